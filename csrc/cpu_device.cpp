@@ -1,0 +1,168 @@
+#include "cpu_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace estream {
+
+namespace {
+
+constexpr int kMaxValueDim = 256;
+constexpr int kMaxGroup = 128;
+// Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
+constexpr int kRowBlock = 192;
+// Rows per task where a row is little work.
+constexpr int kSmallRows = 16;
+
+int blocks(int count, int block) { return (count + block - 1) / block; }
+
+}  // namespace
+
+CpuDevice::CpuDevice(int threads)
+    : kernels_(select_kernels()),
+      pool_(threads),
+      scratch_floats_(std::max<size_t>(attention_scratch_floats(kMaxValueDim),
+                                       static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
+      scratch_(scratch_floats_ * threads) {}
+
+void CpuDevice::rms_norm(Rows x, int columns, const float* weight, float eps, Rows y) {
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
+    const int end = std::min(x.rows, (task + 1) * kSmallRows);
+    for (int r = task * kSmallRows; r < end; r++) {
+      float* row = y.data + r * y.stride;
+      kernels_.rms_norm(x.data + r * x.stride, weight, eps, row, columns);
+      std::fill(row + columns, row + y.stride, 0.0f);
+    }
+  });
+}
+
+void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums) {
+  const int64_t groups = padded / group;
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
+    const int end = std::min(x.rows, (task + 1) * kSmallRows);
+    for (int64_t r = task * kSmallRows; r < end; r++)
+      kernels_.quantize_row(x.data + r * x.stride, columns, padded, group, codes + r * padded, scales + r * groups,
+                            sums + r * groups);
+  });
+}
+
+void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim) {
+  const int64_t half = head_dim / 2;
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
+    const int end = std::min(x.rows, (task + 1) * kSmallRows);
+    for (int r = task * kSmallRows; r < end; r++)
+      kernels_.rope(x.data + r * x.stride, cosine + r * half, sine + r * half, heads, head_dim);
+  });
+}
+
+void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count,
+                       const PanelOutput& out) {
+  const int panels = w.panels();
+  pool_.run(panels * blocks(count, kRowBlock), [&](int task, int thread) {
+    const int panel = task % panels, first = task / panels * kRowBlock;
+    const int rows = std::min(kRowBlock, count - first);
+    PanelOutput part = out;
+    if (out.rows) part.rows += first;
+    if (!out.rows) part.data += first * out.stride;
+    if (out.weights) part.weights += first;
+    const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
+    if (x.floats) {
+      const float* floats = x_rows ? x.floats : x.floats + first * x.float_stride;
+      kernels_.matmul_panel_float(w, panel, floats, x.float_stride, part_rows, rows, part, thread_scratch(thread));
+      return;
+    }
+    QuantizedRows q = x.quantized;
+    if (!x_rows) {
+      q.codes += static_cast<int64_t>(first) * q.columns;
+      q.scales += static_cast<int64_t>(first) * q.groups;
+      q.sums += static_cast<int64_t>(first) * q.groups;
+    }
+    kernels_.matmul_panel(w, panel, q, part_rows, rows, part);
+  });
+}
+
+void CpuDevice::matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride, bool accumulate) {
+  panels(w, x, nullptr, count, {accumulate ? Write::add : Write::store, y, y_stride, nullptr, nullptr});
+}
+
+void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination,
+                                 KeyValues kv) {
+  const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
+  pool_.run(blocks(keys.rows, kSmallRows), [&](int task, int) {
+    const int end = std::min(keys.rows, (task + 1) * kSmallRows);
+    for (int r = task * kSmallRows; r < end; r++)
+      for (int h = 0; h < shape.kv_heads; h++) {
+        const int64_t row = destination[r];
+        const float* key = keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim;
+        float* packed = kv.keys + (h * kv.capacity + row / kKeyBlock * kKeyBlock) * shape.head_dim + row % kKeyBlock;
+        for (int d = 0; d < shape.head_dim; d++) packed[d * kKeyBlock] = key[d];
+        const float* value = values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim;
+        float* to = kv.values + (h * kv.capacity + row) * value_stride;
+        std::copy(value, value + shape.value_dim, to);
+        std::fill(to + shape.value_dim, to + value_stride, 0.0f);
+      }
+  });
+}
+
+void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases,
+                          KeyValues kv, Rows out) {
+  const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
+  const int width = shape.heads * shape.value_dim;
+  // Later queries see more keys, so the long blocks are begun first.
+  const int query_blocks = blocks(queries.rows, kQueryBlock);
+  pool_.run(query_blocks * shape.heads, [&](int task, int thread) {
+    const int block = query_blocks - 1 - task / shape.heads, head = task % shape.heads;
+    const int kv_head = head / (shape.heads / shape.kv_heads);
+    const int end = std::min(queries.rows, (block + 1) * kQueryBlock);
+    // A block may touch several sequences: each run of rows with one base is its own job.
+    for (int first = block * kQueryBlock; first < end;) {
+      int behind = first + 1;
+      while (behind < end && bases[behind] == bases[first]) behind++;
+      const int64_t base = kv_head * kv.capacity + bases[first];
+      kernels_.attention({queries.data + first * queries.stride + static_cast<int64_t>(head) * shape.head_dim, queries.stride,
+                          out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
+                          behind - first, positions + first, kv.keys + base * shape.head_dim, kv.values + base * value_stride,
+                          shape.head_dim, shape.value_dim, shape.scale, thread_scratch(thread)});
+      first = behind;
+    }
+    if (head == 0)
+      for (int r = block * kQueryBlock; r < end; r++)
+        std::fill(out.data + r * out.stride + width, out.data + (r + 1) * out.stride, 0.0f);
+  });
+}
+
+void CpuDevice::router(Rows x, const float* weight, int hidden, int lanes, float* logits) {
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
+    const int first = task * kSmallRows, rows = std::min(kSmallRows, x.rows - first);
+    kernels_.router(x.data + first * x.stride, x.stride, rows, weight, hidden, lanes,
+                    logits + static_cast<int64_t>(first) * lanes);
+  });
+}
+
+void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
+                       const ExpertScratch& scratch, float* y, int64_t y_stride) {
+  const int width = w.gate_up.outputs / 2, padded = w.down.inputs, groups = w.down.groups();
+  for (int first = 0; first < count; first += scratch.rows) {
+    const int rows = std::min(scratch.rows, count - first);
+    if (width < padded)
+      for (int r = 0; r < rows; r++)
+        std::fill(scratch.hidden + int64_t{r} * padded + width, scratch.hidden + int64_t{r + 1} * padded, 0.0f);
+    panels(w.gate_up, x, tokens + first, rows, {Write::swiglu, scratch.hidden, padded, nullptr, nullptr});
+    Activations hidden = {{nullptr, nullptr, nullptr, padded, groups}, scratch.hidden, padded};
+    if (!x.floats) {
+      quantize({scratch.hidden, rows, padded}, width, padded, w.down.group, scratch.codes, scratch.scales, scratch.sums);
+      hidden = {{scratch.codes, scratch.scales, scratch.sums, padded, groups}, nullptr, 0};
+    }
+    panels(w.down, hidden, nullptr, rows, {Write::add, y, y_stride, to.rows + first, to.weights + first});
+  }
+}
+
+void CpuDevice::scatter_add(Rows x, const Scatter& to, Rows y) {
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
+    const int end = std::min(x.rows, (task + 1) * kSmallRows);
+    for (int r = task * kSmallRows; r < end; r++)
+      kernels_.add(x.data + r * x.stride, to.weights[r], y.data + to.rows[r] * y.stride, static_cast<int>(x.stride));
+  });
+}
+
+}  // namespace estream

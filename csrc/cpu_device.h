@@ -1,0 +1,92 @@
+// The operations of one layer on the CPU: kernels spread over the thread pool. Plain pointers and shapes; the binding
+// checks them. Rows are token rows, strides count floats. Nothing here allocates after construction.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "thread_pool.h"
+
+namespace estream {
+
+// A float matrix [rows, columns] whose rows are stride floats apart.
+struct Rows {
+  float* data;
+  int rows;
+  int64_t stride;
+};
+
+// Activations for a product: quantised rows, or float rows where codes is null.
+struct Activations {
+  QuantizedRows quantized;
+  const float* floats;
+  int64_t float_stride;
+};
+
+struct AttentionShape {
+  int heads, kv_heads, head_dim, value_dim;
+  float scale;
+};
+
+// Keys [kv_heads, capacity / 16, head_dim, 16] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch.
+struct KeyValues {
+  float* keys;
+  float* values;
+  int64_t capacity;
+};
+
+struct ExpertWeights {
+  PackedMatrix gate_up;  // [2 * width, hidden], gate and up interleaved by 16
+  PackedMatrix down;     // [hidden, width]
+};
+
+// Intermediate activations of one expert call: room for `rows` tokens, one layout for both activation types.
+struct ExpertScratch {
+  float* hidden;  // [rows, down.inputs]
+  int8_t* codes;
+  float* scales;
+  int32_t* sums;
+  int rows;
+};
+
+struct Scatter {
+  const int32_t* rows;
+  const float* weights;
+};
+
+class CpuDevice {
+ public:
+  explicit CpuDevice(int threads);
+
+  const char* variant() const { return kernels_.name; }
+  int threads() const { return pool_.threads(); }
+  uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
+
+  void rms_norm(Rows x, int columns, const float* weight, float eps, Rows y);
+  void quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
+  void rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim);
+  // y[row] = x[x_rows[row]] . w, or added to y.
+  void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride, bool accumulate);
+  void store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination, KeyValues kv);
+  // positions and bases: of each query row, its position in its sequence and the first row of that sequence in kv.
+  void attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases, KeyValues kv,
+                 Rows out);
+  void router(Rows x, const float* weight, int hidden, int lanes, float* logits);
+  // y[to.rows[i]] += to.weights[i] * expert(x[tokens[i]]).
+  void expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
+              const ExpertScratch& scratch, float* y, int64_t y_stride);
+  // y[to.rows[i]] += to.weights[i] * x[i]; no row may be named twice.
+  void scatter_add(Rows x, const Scatter& to, Rows y);
+
+ private:
+  void panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out);
+  float* thread_scratch(int thread) { return scratch_.data() + static_cast<size_t>(thread) * scratch_floats_; }
+
+  const Kernels& kernels_;
+  ThreadPool pool_;
+  size_t scratch_floats_;
+  std::vector<float> scratch_;
+};
+
+}  // namespace estream

@@ -1,0 +1,79 @@
+// The one place where a kernel variant is chosen.
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "kernels.h"
+
+#if defined(ESTREAM_X86_VARIANTS)
+#include <cpuid.h>
+#endif
+
+namespace estream {
+
+extern const Kernels kernels_portable;
+#if defined(ESTREAM_X86_VARIANTS)
+extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni;
+#endif
+
+namespace {
+
+#if defined(ESTREAM_X86_VARIANTS)
+// GCC 12's __builtin_cpu_supports does not know it: leaf 7, subleaf 1, EAX bit 4 (Intel SDM, CPUID).
+bool has_avx_vnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
+bool has_avx512_vnni() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+
+struct Variant {
+  const Kernels* kernels;
+  bool (*supported)();
+};
+
+// Best first.
+const Variant kVariants[] = {
+#if defined(ESTREAM_X86_VARIANTS)
+    {&kernels_avx512vnni, has_avx512_vnni},
+    {&kernels_avxvnni, [] { return has_avx2() && has_avx_vnni(); }},
+    {&kernels_avx2, has_avx2},
+#endif
+    {&kernels_portable, [] { return true; }},
+};
+constexpr int kCount = sizeof kVariants / sizeof kVariants[0];
+
+}  // namespace
+
+const char* const* available_kernels() {
+  static const char* names[kCount + 1] = {};
+  int n = 0;
+  for (const Variant& v : kVariants)
+    if (v.supported()) names[n++] = v.kernels->name;
+  return names;
+}
+
+const Kernels* find_kernels(const char* name) {
+  for (const Variant& v : kVariants)
+    if (std::strcmp(v.kernels->name, name) == 0 && v.supported()) return v.kernels;
+  return nullptr;
+}
+
+const Kernels& select_kernels() {
+  if (const char* name = std::getenv("ESTREAM_KERNELS"); name && *name) {
+    if (const Kernels* kernels = find_kernels(name)) return *kernels;
+    std::string names;
+    for (const char* const* n = available_kernels(); *n; n++) names += std::string(names.empty() ? "" : ", ") + *n;
+    throw std::runtime_error("ESTREAM_KERNELS is '" + std::string(name) + "', but this machine offers " + names);
+  }
+  return *find_kernels(available_kernels()[0]);
+}
+
+}  // namespace estream

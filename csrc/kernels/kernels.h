@@ -1,0 +1,113 @@
+// The kernel family: one table of function pointers, filled once per instruction set. Kernels work on one row, one
+// panel or one block of queries; they start no threads, allocate nothing and never fail. Arguments are checked above.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+// Shared by files that are compiled for different instruction sets: only inlining keeps the linker from giving all of
+// them the copy of one.
+#define ESTREAM_INLINE __attribute__((always_inline)) inline
+
+namespace estream {
+
+// Outputs of one packed panel: two vectors of sixteen lanes.
+constexpr int kPanel = 32;
+// Keys of one packed block, counted from a sequence's first token.
+constexpr int kKeyBlock = 16;
+// Keys that are read together: a sequence's keys and values begin at a multiple of this and may be read up to one.
+constexpr int kKeyRun = 32;
+// Rows of float activations that one call of matmul_panel_float may have in flight.
+constexpr int kFloatRows = 256;
+
+// A weight matrix [outputs, inputs] in the package's layout (docs/package-format.md): panel after panel, in each panel
+// group after group, in each group the codes of 32 outputs followed by their 32 fp16 scales.
+struct PackedMatrix {
+  const uint8_t* data;
+  int outputs;
+  int inputs;  // a multiple of group; the converter pads with zeros
+  int bits;    // 4 (stored +8) or 8 (stored +128)
+  int group;   // 32, 64 or 128 inputs share a scale
+
+  ESTREAM_INLINE int panels() const { return (outputs + kPanel - 1) / kPanel; }
+  ESTREAM_INLINE int groups() const { return inputs / group; }
+  ESTREAM_INLINE size_t block_bytes() const { return static_cast<size_t>(4) * bits * group + 2 * kPanel; }
+  ESTREAM_INLINE size_t panel_bytes() const { return block_bytes() * groups(); }
+  ESTREAM_INLINE size_t bytes() const { return panel_bytes() * panels(); }
+};
+
+// Activations [rows, columns] as signed bytes with one scale and one code sum per row and group.
+struct QuantizedRows {
+  const int8_t* codes;
+  const float* scales;
+  const int32_t* sums;
+  int columns;  // a multiple of the group
+  int groups;
+};
+
+enum class Write {
+  store,   // y[row] = value
+  add,     // y[row] += weight * value
+  swiglu,  // y[row] = silu(gate) * up; a panel holds 16 gate outputs, then the 16 matching up outputs
+};
+
+// Where the products of one panel go.
+struct PanelOutput {
+  Write write;
+  float* data;
+  int64_t stride;
+  const int32_t* rows;   // destination of each input row, or null for the same index
+  const float* weights;  // factor of each input row (Write::add only), or null for 1
+};
+
+// One block of queries of one head against the keys and values of one sequence.
+struct AttentionJob {
+  const float* queries;
+  int64_t query_stride;
+  float* out;
+  int64_t out_stride;
+  int rows;                  // at most kQueryBlock
+  const int32_t* positions;  // of each query within its sequence
+  const float* keys;         // [position / 16, head_dim, 16]
+  const float* values;       // [position, value_stride], value_stride = value_dim rounded up to 16
+  int head_dim;
+  int value_dim;
+  float scale;
+  float* scratch;  // attention_scratch_floats(value_dim)
+};
+constexpr int kQueryBlock = 32;
+constexpr int kKeysAtOnce = 64;
+ESTREAM_INLINE size_t attention_scratch_floats(int value_dim) {
+  const size_t padded = (value_dim + 15) / 16 * 16;
+  return kQueryBlock * (kKeysAtOnce + padded + 2);
+}
+
+struct Kernels {
+  const char* name;
+  void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
+  // Quantises one row: per group scale = max|x| / 127, codes rounded to nearest even, zeros from columns to padded.
+  void (*quantize_row)(const float* x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
+  // Rotates the halves of each head by the angles whose cosine and sine are given for head_dim / 2 pairs.
+  void (*rope)(float* x, const float* cosine, const float* sine, int heads, int head_dim);
+  void (*matmul_panel)(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
+                       const PanelOutput& out);
+  // The same product with float activations [rows, stride]; scratch holds (w.group + kFloatRows) * 32 floats.
+  void (*matmul_panel_float)(const PackedMatrix& w, int panel, const float* x, int64_t x_stride, const int32_t* x_rows,
+                             int count, const PanelOutput& out, float* scratch);
+  // logits[row, 0:lanes] = x[row] . weight, weight transposed to [hidden, lanes], lanes a multiple of 16.
+  void (*router)(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int lanes, float* logits);
+  void (*attention)(const AttentionJob& job);
+  void (*add)(const float* x, float weight, float* y, int columns);
+  // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
+  uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);
+  uint64_t (*checksum)(const void* data, size_t bytes);
+};
+
+// The variant for this processor, or the one that ESTREAM_KERNELS names; throws std::runtime_error where that one is
+// unknown or cannot run here.
+const Kernels& select_kernels();
+// Null where this build or this processor lacks the variant.
+const Kernels* find_kernels(const char* name);
+// Names of the variants that can run here, best first; ends with null.
+const char* const* available_kernels();
+
+}  // namespace estream

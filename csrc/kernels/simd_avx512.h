@@ -1,0 +1,50 @@
+// Sixteen floats in one AVX-512 register: the vector type that the float kernels are written in.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace estream::ESTREAM_VARIANT {
+
+struct F16 {
+  __m512 v;
+};
+
+inline F16 zero() { return {_mm512_setzero_ps()}; }
+inline F16 set1(float a) { return {_mm512_set1_ps(a)}; }
+inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
+inline F16 operator+(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F16 operator-(F16 a, F16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F16 operator*(F16 a, F16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F16 operator/(F16 a, F16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F16 fma(F16 a, F16 b, F16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F16 max(F16 a, F16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F16 min(F16 a, F16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F16 abs(F16 a) { return {_mm512_abs_ps(a.v)}; }
+inline F16 round(F16 a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+
+// a where x > y, else 0.
+inline F16 keep_where_greater(F16 x, F16 y, F16 a) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};
+}
+
+// a * 2^n for integral n.
+inline F16 scale_by_power(F16 a, F16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
+// Rounds to nearest even and stores 16 signed bytes; returns their sum. Values must lie in [-127, 127].
+inline int32_t store_int8(int8_t* p, F16 a) {
+  const __m512i q = _mm512_cvtps_epi32(a.v);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
+  return _mm512_reduce_add_epi32(q);
+}
+
+inline F16 load_half(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline F16 load_bf16(const uint16_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+
+}  // namespace estream::ESTREAM_VARIANT

@@ -1,0 +1,111 @@
+// Sixteen floats as a plain array: the same vector type for any C++ compiler.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace estream::ESTREAM_VARIANT {
+
+struct F16 {
+  float v[16];
+};
+
+template <typename Function>
+inline F16 each(Function function) {
+  F16 r;
+  for (int i = 0; i < 16; i++) r.v[i] = function(i);
+  return r;
+}
+
+inline F16 set1(float a) {
+  return each([&](int) { return a; });
+}
+inline F16 zero() { return set1(0.0f); }
+inline F16 load(const float* p) {
+  F16 r;
+  std::memcpy(r.v, p, sizeof r.v);
+  return r;
+}
+inline void store(float* p, F16 a) { std::memcpy(p, a.v, sizeof a.v); }
+inline F16 operator+(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline F16 operator-(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline F16 operator*(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline F16 operator/(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline F16 fma(F16 a, F16 b, F16 c) {
+  return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+inline F16 max(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F16 min(F16 a, F16 b) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F16 abs(F16 a) {
+  return each([&](int i) { return __builtin_fabsf(a.v[i]); });
+}
+
+// Adding and taking away 1.5 * 2^23 rounds to nearest even wherever |a| < 2^22, which holds for every use here.
+inline float round_even(float a) { return (a + 12582912.0f) - 12582912.0f; }
+inline F16 round(F16 a) {
+  return each([&](int i) { return round_even(a.v[i]); });
+}
+
+inline F16 keep_where_greater(F16 x, F16 y, F16 a) {
+  return each([&](int i) { return x.v[i] > y.v[i] ? a.v[i] : 0.0f; });
+}
+
+inline F16 scale_by_power(F16 a, F16 n) {
+  return each([&](int i) {
+    const int32_t bits = (static_cast<int32_t>(n.v[i]) + 127) << 23;
+    float power;
+    std::memcpy(&power, &bits, sizeof power);
+    return a.v[i] * power;
+  });
+}
+
+inline int32_t store_int8(int8_t* p, F16 a) {
+  int32_t sum = 0;
+  for (int i = 0; i < 16; i++) {
+    const int32_t q = static_cast<int32_t>(round_even(a.v[i]));
+    p[i] = static_cast<int8_t>(q);
+    sum += q;
+  }
+  return sum;
+}
+
+inline float half_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
+  const uint32_t magnitude = h & 0x7fffu;
+  uint32_t bits;
+  float value;
+  if (magnitude >= 0x7c00u) {
+    bits = sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13);
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  // Shifting exponent and mantissa into place and multiplying by 2^112 handles subnormals too.
+  bits = magnitude << 13;
+  std::memcpy(&value, &bits, sizeof value);
+  value *= 5.192296858534828e33f;
+  return sign ? -value : value;
+}
+inline F16 load_half(const uint16_t* p) {
+  return each([&](int i) { return half_to_float(p[i]); });
+}
+inline F16 load_bf16(const uint16_t* p) {
+  return each([&](int i) {
+    const uint32_t bits = static_cast<uint32_t>(p[i]) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  });
+}
+
+}  // namespace estream::ESTREAM_VARIANT

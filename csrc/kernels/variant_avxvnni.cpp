@@ -1,0 +1,7 @@
+#define ESTREAM_VARIANT avxvnni
+#include "tile_avx2.h"
+#include "variant.inl.h"
+
+namespace estream {
+extern constinit const Kernels kernels_avxvnni = avxvnni::table("avxvnni");
+}

@@ -1,0 +1,107 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <system_error>
+
+#include "platform.h"
+
+namespace estream::platform {
+
+namespace {
+
+constexpr size_t kHugePage = 2u << 20;
+constexpr size_t kProbeBytes = 4096;
+
+size_t round_up(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
+// A file system may accept O_DIRECT at open and refuse it at the first read.
+bool direct_read_works(int handle) {
+  void* buffer = nullptr;
+  if (posix_memalign(&buffer, kProbeBytes, kProbeBytes) != 0) return false;
+  ssize_t n;
+  do {
+    n = pread(handle, buffer, kProbeBytes, 0);
+  } while (n < 0 && errno == EINTR);
+  std::free(buffer);
+  return n >= 0;
+}
+
+int open_retrying(const char* path, int flags) {
+  int handle;
+  do {
+    handle = open(path, flags | O_RDONLY | O_CLOEXEC);
+  } while (handle < 0 && errno == EINTR);
+  return handle;
+}
+
+}  // namespace
+
+void* reserve(size_t bytes) {
+  const size_t whole = round_up(bytes);
+  // One huge page more, so that an aligned range lies inside; what is outside it is given back.
+  void* mapped = mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  auto* begin = static_cast<uint8_t*>(mapped);
+  auto* aligned = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(begin)));
+  if (aligned > begin) munmap(begin, aligned - begin);
+  if (const size_t behind = begin + kHugePage - aligned; behind > 0) munmap(aligned + whole, behind);
+#if defined(MADV_HUGEPAGE)
+  madvise(aligned, whole, MADV_HUGEPAGE);
+  madvise(aligned, whole, MADV_DONTFORK);
+#endif
+  return aligned;
+}
+
+void populate(void* address, size_t bytes) {
+#if defined(MADV_POPULATE_WRITE)
+  if (madvise(address, bytes, MADV_POPULATE_WRITE) == 0) return;
+  if (errno == ENOMEM) throw std::bad_alloc();
+#endif
+  // Kernels before 5.14: touch every page.
+  auto* p = static_cast<volatile uint8_t*>(address);
+  for (size_t i = 0; i < bytes; i += 4096) p[i] = p[i];
+}
+
+void release(void* address, size_t bytes) { munmap(address, round_up(bytes)); }
+
+File open_for_reading(const std::string& path, bool want_direct) {
+#if defined(O_DIRECT)
+  if (want_direct) {
+    if (const int handle = open_retrying(path.c_str(), O_DIRECT); handle >= 0) {
+      if (direct_read_works(handle)) return {handle, true};
+      ::close(handle);
+    }
+  }
+#else
+  (void)want_direct;
+#endif
+  const int handle = open_retrying(path.c_str(), 0);
+  if (handle < 0) throw std::system_error(errno, std::generic_category(), path);
+  return {handle, false};
+}
+
+void close(File file) {
+  if (file.handle >= 0) ::close(file.handle);
+}
+
+int64_t read_at(File file, void* buffer, size_t bytes, uint64_t offset) {
+  const ssize_t n = pread(file.handle, buffer, bytes, static_cast<off_t>(offset));
+  return n < 0 ? -static_cast<int64_t>(errno) : n;
+}
+
+void forget(File file, uint64_t offset, size_t bytes) {
+#if defined(POSIX_FADV_DONTNEED)
+  posix_fadvise(file.handle, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+#else
+  (void)file, (void)offset, (void)bytes;
+#endif
+}
+
+std::string error_text(int code) { return std::strerror(code); }
+
+}  // namespace estream::platform

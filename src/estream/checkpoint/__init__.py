@@ -1,0 +1,1 @@
+"""Readers of the checkpoints that conversion starts from."""

@@ -1,0 +1,31 @@
+"""Checkpoints by their id on the Hugging Face hub."""
+
+import re
+from pathlib import Path
+
+from estream.errors import CheckpointError
+
+_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja"]
+
+
+def resolve(source: str) -> Path:
+    """A local folder as it is; an id such as "allenai/OLMoE-1B-7B-0924" is fetched into the hub's cache.
+
+    Raises:
+        CheckpointError: neither, or the hub could not be reached or does not know the id.
+    """
+    path = Path(source)
+    if path.exists():
+        if path.is_dir():
+            return path
+        raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, this is a file")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
+        raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=_FILES))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise CheckpointError(f"{source}: no such folder here, and the hub did not give it ({reason})") from error

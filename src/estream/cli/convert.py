@@ -1,0 +1,64 @@
+"""``estream convert`` and ``estream synth``."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from estream import conversion, synth
+from estream.cli.inspect import describe
+from estream.cli.output import out, print_json, progress
+from estream.package.package import Package
+from estream.units import format_bytes
+
+Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights: 4 or 8. Attention and head have 8.")]
+Group = Annotated[int, typer.Option("--group", help="Weights that share a scale: 32, 64 or 128.")]
+DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to write, by custom NAME.estream.")]
+
+
+def convert_command(
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder or a hub id (owner/name).")],
+    destination: Destination,
+    bits: Bits = conversion.DEFAULT_BITS,
+    group: Group = conversion.DEFAULT_GROUP,
+    device: DeviceName = "cpu",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Convert a checkpoint to a package, in bounded memory."""
+    options = conversion.ConvertOptions(bits, group, device, force)
+    begin = time.perf_counter()
+    with progress("converting") as update:
+        package = conversion.convert(source, destination, options, update)
+    _report(package, time.perf_counter() - begin, as_json)
+
+
+def synth_command(
+    family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"A published shape: {', '.join(synth.SHAPES)}.")],
+    destination: Destination,
+    bits: Bits = conversion.DEFAULT_BITS,
+    group: Group = conversion.DEFAULT_GROUP,
+    device: DeviceName = "cpu",
+    force: Force = False,
+    as_json: Json = False,
+) -> None:
+    """Write a package of a published shape with random weights, for benchmarks and capacity tests."""
+    options = conversion.ConvertOptions(bits, group, device, force)
+    begin = time.perf_counter()
+    with progress("writing") as update:
+        package = synth.synthesize(family, destination, options, update)
+    _report(package, time.perf_counter() - begin, as_json)
+
+
+def _report(package: Package, seconds: float, as_json: bool) -> None:
+    if as_json:
+        print_json(describe(package) | {"seconds": seconds})
+        return
+    out.print(
+        f"{package.path}: {package.manifest.config.family}, {len(package.manifest.tape)} pages, "
+        f"{format_bytes(package.bytes)}, written in {seconds:.1f} s"
+    )

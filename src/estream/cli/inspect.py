@@ -1,0 +1,98 @@
+"""``estream inspect`` and ``estream verify``."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from estream.cli.output import out, print_json, print_pairs, progress
+from estream.errors import PackageError
+from estream.package.layout import MatrixPart
+from estream.package.package import Package, open_package
+from estream.package.verify import verify
+from estream.units import format_bytes
+
+PackagePath = Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def describe(package: Package) -> dict[str, Any]:
+    """What a package holds, as plain values."""
+    manifest = package.manifest
+    pages, sizes, weights, code_bytes = Counter[str](), Counter[str](), 0, 0
+    for page in manifest.tape:
+        pages[page.spec.kind] += 1
+        sizes[page.spec.kind] += page.padded_bytes
+        for part in page.spec.layout.parts:
+            if isinstance(part, MatrixPart):
+                weights += part.outputs * part.source_inputs
+                code_bytes += part.bytes
+    return {
+        "path": str(package.path),
+        "family": manifest.config.family,
+        "device": manifest.device,
+        "synthetic": manifest.synthetic,
+        "source": manifest.source,
+        "created_by": manifest.created_by,
+        "model": manifest.config.to_json(),
+        "quantization": manifest.quantization.to_json(),
+        "quantized_weights": weights,
+        "bits_per_weight": 8 * code_bytes / weights,
+        "pages": {kind: {"count": pages[kind], "bytes": sizes[kind]} for kind in pages},
+        "pages_bytes": manifest.pages_bytes,
+        "embedding": {"dtype": manifest.embedding_dtype, "bytes": manifest.embedding_bytes},
+        "tokenizer": package.tokenizer_path is not None,
+        "bytes": package.bytes,
+    }
+
+
+def inspect_command(path: PackagePath, as_json: Json = False) -> None:
+    """Say what is in a package; reads only its manifest."""
+    facts = describe(open_package(path))
+    if as_json:
+        print_json(facts)
+        return
+    model, attention, moe = facts["model"], facts["model"]["attention"], facts["model"]["moe"]
+    quantization = facts["quantization"]
+    rows = {
+        "family": facts["family"] + (" (synthetic, random weights)" if facts["synthetic"] else ""),
+        "source": f"{facts['source']['name']} ({facts['source']['kind']}), by {facts['created_by']}",
+        "device": facts["device"],
+        "layers": f"{model['layers']} x (attention, {moe['experts']} experts of width {moe['width']}, {moe['top_k']} a token)",
+        "hidden": f"{model['hidden']}, vocabulary {model['vocabulary']}, context {model['context']}",
+        "heads": f"{attention['heads']} queries, {attention['kv_heads']} keys and values, size {attention['head_dim']}",
+        "weights": f"{facts['quantized_weights'] / 1e9:.3g} billion, {facts['bits_per_weight']:.2f} bits each on average",
+        "quantization": f"experts {quantization['expert_bits']} bits, attention and head {quantization['dense_bits']} bits, "
+        f"groups of {quantization['group']}",
+        "tokenizer": "yes" if facts["tokenizer"] else "no: prompts must be token ids",
+        "pages": ", ".join(f"{v['count']} {k} ({format_bytes(v['bytes'])})" for k, v in facts["pages"].items()),
+        "embedding": f"{facts['embedding']['dtype']}, {format_bytes(facts['embedding']['bytes'])}, read by row",
+        "size": format_bytes(facts["bytes"]),
+    }
+    print_pairs(str(path), rows)
+
+
+def verify_command(path: PackagePath, as_json: Json = False) -> None:
+    """Read a whole package and check every checksum."""
+    package = open_package(path)
+    begin = time.perf_counter()
+    with progress("verifying") as update:
+        report = verify(package, update)
+    seconds = time.perf_counter() - begin
+    if as_json:
+        print_json(
+            {
+                "path": str(path),
+                "bytes": report.bytes,
+                "seconds": seconds,
+                "damaged": report.damaged,
+                "direct_io": report.direct_io,
+            }
+        )
+    if report.damaged:
+        more = f" and {len(report.damaged) - 1} more" if len(report.damaged) > 1 else ""
+        raise PackageError(f"{report.damaged[0]}{more}; convert the model again")
+    if not as_json:
+        out.print(f"{path}: every checksum is right ({format_bytes(report.bytes)} in {seconds:.1f} s)")

@@ -1,0 +1,60 @@
+"""``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says what failed."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import estream
+from estream.cli import convert, doctor, inspect, run
+from estream.errors import EstreamError, OptionError
+
+app = typer.Typer(
+    help="Prefill of Mixture-of-Experts models many times larger than the memory it may use.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _version(show: bool) -> None:
+    if show:
+        typer.echo(f"estream {estream.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+app.command("convert")(convert.convert_command)
+app.command("synth")(convert.synth_command)
+app.command("inspect")(inspect.inspect_command)
+app.command("verify")(inspect.verify_command)
+app.command("run")(run.run_command)
+app.command("doctor")(doctor.doctor_command)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        app()
+    except OptionError as error:
+        _fail(str(error), 2)
+    except (EstreamError, MemoryError) as error:
+        _fail(str(error) or "out of memory", 1)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody to tell.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _fail(message: str, status: int) -> None:
+    print(f"estream: error: {message}", file=sys.stderr)
+    sys.exit(status)

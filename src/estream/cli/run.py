@@ -1,0 +1,88 @@
+"""``estream run``: read one prompt, print the likeliest next tokens and what it cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from estream.cli.output import out, print_json, print_pairs
+from estream.engine.model import LoadOptions, Model, Prompt, TopToken
+from estream.engine.stats import SweepStats
+from estream.errors import OptionError, PromptError
+from estream.package.package import open_package
+from estream.units import format_bytes, parse_bytes
+
+
+def run_command(
+    path: Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")],
+    prompt: Annotated[str | None, typer.Option("--prompt", help="The text to read.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text to read.")] = None,
+    tokens: Annotated[int | None, typer.Option("--tokens", help="Read this many random token ids instead.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the random ids.")] = 0,
+    memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu")] = "cpu",
+    activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
+    top: Annotated[int, typer.Option("--top", min=1, help="How many next tokens to print.")] = 5,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Read the prompt again on the loaded model; the last counts.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
+    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
+    options.check()
+    given = _one_prompt(prompt, prompt_file, tokens)
+    with Model(open_package(path, device), options) as model:
+        if isinstance(given, int):
+            given = _random_ids(given, seed, model.package.manifest.config.vocabulary)
+        for _ in range(repeat):
+            result = model.prefill(given)
+        best = model.top(result, top)
+    if as_json:
+        facts = result.stats.to_json()
+        facts["top"] = [{"id": t.id, "token": t.token, "logprob": t.logprob} for t in best]
+        print_json(facts)
+    else:
+        _print(best, result.stats)
+
+
+def _one_prompt(prompt: str | None, prompt_file: Path | None, tokens: int | None) -> Prompt | int:
+    given = [value for value in (prompt, prompt_file, tokens) if value is not None]
+    if len(given) != 1:
+        raise OptionError("give one of --prompt, --prompt-file and --tokens")
+    if tokens is not None and tokens < 1:
+        raise OptionError(f"--tokens must be at least 1, not {tokens}")
+    if prompt_file is not None:
+        try:
+            return prompt_file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise PromptError(f"{prompt_file}: cannot be read as UTF-8 text ({error})") from error
+    return given[0]  # type: ignore[return-value]
+
+
+def _random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, vocabulary, count, dtype=np.int32)
+
+
+def _print(best: list[TopToken], stats: SweepStats) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("next token")
+    table.add_column("id", justify="right")
+    table.add_column("probability", justify="right")
+    for token in best:
+        table.add_row(repr(token.token) if token.token is not None else "", str(token.id), f"{np.exp(token.logprob):.4f}")
+    out.print(table)
+    speed = stats.bytes_read / stats.read_s if stats.read_s else 0.0
+    how = "direct I/O" if stats.direct_io else "buffered: this file system has no direct I/O"
+    out.print()
+    print_pairs(
+        "",
+        {
+            "TTFT": f"{stats.ttft_s:.3f} s for {stats.prompt_tokens} tokens ({stats.prompt_tokens / stats.ttft_s:.0f} tokens/s)",
+            "computing": f"{stats.compute_s:.3f} s on {stats.config['threads']} threads ({stats.config['kernels']})",
+            "waiting": f"{stats.stall_s:.3f} s for pages",
+            "read": f"{format_bytes(stats.bytes_read)} at {format_bytes(speed)}/s ({how})",
+            "peak memory": f"{format_bytes(stats.peak_rss_bytes)} of a budget of {format_bytes(stats.budget_bytes)}",
+        },
+    )

@@ -1,0 +1,1 @@
+"""Devices: what computes the layers of a sweep."""

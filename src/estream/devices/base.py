@@ -1,0 +1,44 @@
+"""The port between engine and device. The engine decides which page comes when; the device computes with it.
+
+A page is bound by the address at which it lies in the arena, and only while the engine lends it.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from estream.engine.activations import Activations
+from estream.engine.batch import Batch
+from estream.engine.routing import RoutingLists
+from estream.package.layout import PageSpec
+
+
+class Device(Protocol):
+    """One sweep is begin_sweep, then for each layer attention, route, begin_experts, expert ..., end_experts; then head."""
+
+    @property
+    def name(self) -> str: ...
+
+    def begin_sweep(self, batch: Batch, activations: Activations) -> None:
+        """Bind the arrays of one sweep; ``activations.residual`` holds the embedding rows."""
+
+    def attention(self, spec: PageSpec, address: int) -> None:
+        """Add the attention block of ``spec.layer`` to the residual. In the last layer only wanted rows go on."""
+
+    def route(self, spec: PageSpec, address: int) -> RoutingLists:
+        """Normalise the residual for the experts and choose the experts of each row."""
+
+    def begin_experts(self, layer: int, routing: RoutingLists) -> None:
+        """The routing of the experts to come."""
+
+    def expert(self, spec: PageSpec, address: int) -> None:
+        """Add one expert's (or slice's) output to the residual of its rows, scaled by the routing weights."""
+
+    def end_experts(self) -> None:
+        """All experts of the layer have been computed."""
+
+    def final_norm(self, weight: np.ndarray) -> None:
+        """The weights, float32 [hidden], by which wanted rows are normalised for the head."""
+
+    def head(self, spec: PageSpec, address: int) -> None:
+        """Compute the logits of rows [spec.first, spec.first + spec.count) of the vocabulary."""

@@ -1,0 +1,116 @@
+"""The memory budget: what is needed is computed before anything large is allocated.
+
+The arena is one allocation: pinned pages, then the ring, then the activations of the batch at hand. A long prompt takes
+its activations from the ring's share and, where that is not enough, from the deepest pinned pages of each layer.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from estream.errors import BudgetError
+from estream.package.manifest import Page
+from estream.units import MiB, format_bytes, round_up
+
+_HUGE_PAGE = 2 * MiB
+#: Room that reading ahead gets before pages are pinned.
+READ_WINDOW = 256 * MiB
+
+
+def reserve_bytes(budget: int) -> int:
+    """Kept free of every budget for page tables, small arrays, allocator slack."""
+    return max(32 * MiB, budget // 25)
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The smallest budget for a model and a batch, and what makes it up."""
+
+    process: int
+    activations: int
+    ring: int
+
+    @property
+    def bytes(self) -> int:
+        need = self.process + self.activations + self.ring
+        return max(need + 32 * MiB, -(-need * 25 // 24))
+
+    def check(self, budget: int, tokens: int) -> None:
+        """Raises BudgetError where the budget is below the floor."""
+        if budget < self.bytes:
+            raise BudgetError(
+                f"a memory budget of {format_bytes(budget)} is below the floor of {format_bytes(self.bytes)} for "
+                f"{tokens} tokens: process {format_bytes(self.process)}, activations {format_bytes(self.activations)}, "
+                f"two pages in the arena {format_bytes(self.ring)}, reserve "
+                f"{format_bytes(self.bytes - self.process - self.activations - self.ring)}; raise the budget or shorten the prompt",
+                self.bytes,
+            )
+
+
+def smallest_ring(tape: Sequence[Page], pinned: frozenset[int] = frozenset()) -> int:
+    """The largest page that is not pinned, and one expert beside it to read meanwhile."""
+    sizes = [p.padded_bytes for p in tape if p.index not in pinned]
+    experts = [p.padded_bytes for p in tape if p.index not in pinned and p.spec.kind == "expert"]
+    return max(sizes, default=0) + max(experts, default=0)
+
+
+@dataclass(frozen=True)
+class ArenaPlan:
+    """Bytes of the arena and the offsets of pinned pages in it; the ring begins behind the last of them."""
+
+    bytes: int
+    pinned: dict[int, int]
+    pinned_bytes: int
+
+
+def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPlan:
+    """Use ``capacity`` bytes for a model whose usual batch needs ``activations`` bytes.
+
+    All pages are pinned where they fit. Otherwise what the read window leaves is pinned, the same depth in each layer:
+    a contiguous run at its start, so that the disk works while those are computed.
+    """
+    everything = sum(p.padded_bytes for p in tape)
+    activations = round_up(activations, _HUGE_PAGE)
+    size = min(capacity, round_up(everything, _HUGE_PAGE) + activations) // _HUGE_PAGE * _HUGE_PAGE
+    if everything + activations <= size:
+        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything)
+    room = size - activations - max(READ_WINDOW, smallest_ring(tape))
+    pinned: dict[int, int] = {}
+    offset = 0
+    for page in _by_depth(tape):
+        if offset + page.padded_bytes > room:
+            break
+        pinned[page.index] = offset
+        offset += page.padded_bytes
+    return ArenaPlan(size, pinned, offset)
+
+
+def _by_depth(tape: Sequence[Page]) -> list[Page]:
+    """First pages of all layers, then second ones, and so on; the head counts as a layer."""
+    depth: dict[int, int] = {}
+    keyed = []
+    for page in tape:
+        depth[page.spec.layer] = depth.get(page.spec.layer, -1) + 1
+        keyed.append((depth[page.spec.layer], page.index, page))
+    return [page for _, _, page in sorted(keyed, key=lambda item: item[:2])]
+
+
+@dataclass(frozen=True)
+class SweepLayout:
+    """How the arena is divided for one sweep: offsets and sizes; pinned pages beyond ``ring_offset`` lose their places."""
+
+    ring_offset: int
+    ring_bytes: int
+    activations_offset: int
+
+
+def divide_arena(plan: ArenaPlan, tape: Sequence[Page], activations: int) -> SweepLayout:
+    """Activations at the end, the ring before them, pinned pages in what is left.
+
+    The caller has checked the floor, so the smallest ring always fits.
+    """
+    activations_offset = plan.bytes - round_up(activations, _HUGE_PAGE)
+    whole = len(plan.pinned) == len(tape)
+    if whole and plan.pinned_bytes <= activations_offset:
+        return SweepLayout(plan.pinned_bytes, 0, activations_offset)
+    ring_offset = min(plan.pinned_bytes, activations_offset - smallest_ring(tape))
+    return SweepLayout(ring_offset, activations_offset - ring_offset, activations_offset)

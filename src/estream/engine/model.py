@@ -1,0 +1,287 @@
+"""A loaded model: an arena, its reader lanes and a device, ready for sweeps."""
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from estream import _native
+from estream.devices.cpu import CpuDevice
+from estream.engine import machine
+from estream.engine.activations import ActivationPlan, Activations, plan_activations
+from estream.engine.batch import Batch
+from estream.engine.embedding import EmbeddingReader
+from estream.engine.memory import ArenaPlan, Floor, SweepLayout, divide_arena, plan_arena, reserve_bytes, smallest_ring
+from estream.engine.pager import EMBEDDING_FILE, PAGES_FILE, Pager
+from estream.engine.schedule import ReadSchedule
+from estream.engine.stats import SweepStats
+from estream.engine.sweep import Sweep
+from estream.engine.tokens import TextTokenizer
+from estream.errors import OptionError, PromptError, StateError
+from estream.package.package import Package, open_package
+from estream.units import MiB, parse_bytes
+
+#: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
+USUAL_TOKENS = 4096
+
+Prompt = str | Sequence[int] | np.ndarray
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model runs. ``memory`` is the budget of the whole process in bytes; None derives it from the machine."""
+
+    memory: int | None = None
+    threads: int | None = None
+    device: str = "cpu"
+    activations: str = "int8"
+    lanes: int = 4
+    request_bytes: int = 2 * MiB
+    direct_io: bool = True
+
+    def check(self) -> None:
+        """Raises OptionError."""
+        if self.device != "cpu":
+            raise OptionError(f"device must be cpu, not '{self.device}'")
+        if self.activations not in ("int8", "float"):
+            raise OptionError(f"activations must be int8 or float, not '{self.activations}'")
+        if self.threads is not None and not 1 <= self.threads <= 1024:
+            raise OptionError(f"threads must lie in 1..1024, not {self.threads}")
+        if not 1 <= self.lanes <= 64:
+            raise OptionError(f"lanes must lie in 1..64, not {self.lanes}")
+
+
+@dataclass(frozen=True)
+class TopToken:
+    """One of the likeliest next tokens."""
+
+    id: int
+    token: str | None
+    logprob: float
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """What reading one prompt gave: logits float32 [vocabulary] at its last position, and the figures of its sweep."""
+
+    logits: np.ndarray
+    stats: SweepStats
+
+    def log_probabilities(self) -> np.ndarray:
+        """float64 [vocabulary]."""
+        shifted = self.logits.astype(np.float64) - float(self.logits.max())
+        return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+
+
+class Model:
+    """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
+
+    def __init__(self, package: Package, options: LoadOptions) -> None:
+        options.check()
+        self._package = package
+        self._options = options
+        self._config = package.manifest.config
+        self._tokenizer = TextTokenizer(package.tokenizer_path, package.path)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._closed = False
+        self._threads = options.threads or machine.default_threads()
+        self._device = CpuDevice(self._config, self._threads, options.activations == "float")
+        self._final_norm = package.final_norm()
+        self._process_bytes = machine.resident_bytes()
+        self._budget = machine.default_budget() if options.memory is None else options.memory
+        self._floor(self._plan(Batch.of([[0]])), 1)
+        self._arena_plan = self._plan_arena()
+        self._arena = _native.Arena(self._arena_plan.bytes)
+        self._memory = self._arena.bytes()
+        paths = [package.pages_path, package.embedding_path]
+        self._reader = _native.Reader([str(p) for p in paths], options.lanes, options.request_bytes, options.direct_io)
+        pinned = {index: self._arena.address + offset for index, offset in self._arena_plan.pinned.items()}
+        self._pager = Pager(self._reader, paths, package.manifest.tape, options.request_bytes, pinned)
+        self._sweep = Sweep(package.manifest.tape, self._device, self._pager, self._final_norm)
+
+    @property
+    def package(self) -> Package:
+        return self._package
+
+    @property
+    def budget_bytes(self) -> int:
+        return self._budget
+
+    @property
+    def arena_bytes(self) -> int:
+        return self._arena_plan.bytes
+
+    def close(self) -> None:
+        """Stop the lanes and free the arena. Closing twice is harmless."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._reader.cancel()
+                del self._sweep, self._pager, self._reader, self._memory, self._arena, self._device
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def prefill(self, prompt: Prompt) -> Prefill:
+        """Read one prompt: text, or token ids.
+
+        Raises:
+            PromptError: the prompt is empty, too long, or names an id outside the vocabulary.
+            BudgetError: the memory budget is below the floor for this length.
+            ReadError: the package could not be read; the model stays usable.
+        """
+        return self.prefill_batch([prompt])[0]
+
+    def prefill_batch(self, prompts: Sequence[Prompt]) -> list[Prefill]:
+        """Read several prompts in one sweep; each gets the bits that it would get alone.
+
+        Raises as :meth:`prefill`; the message says which prompt.
+        """
+        begin = time.perf_counter()
+        if not prompts:
+            raise PromptError("there is no prompt")
+        batch = Batch.of([self._ids(prompt, i, len(prompts)) for i, prompt in enumerate(prompts)])
+        with self._lock:
+            self._check_usable()
+            return self._run(batch, begin)
+
+    def top(self, result: Prefill, count: int) -> list[TopToken]:
+        """The ``count`` likeliest next tokens, likeliest first."""
+        logprobs = result.log_probabilities()
+        order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
+        return [TopToken(int(i), self._tokenizer.piece(int(i)), float(logprobs[i])) for i in order]
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
+        return self._tokenizer.encode(text)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise StateError("this model is closed; load it again")
+        if os.getpid() != self._pid:
+            raise StateError("a model does not survive a fork; load it again in the child process")
+
+    def _ids(self, prompt: Prompt, index: int, count: int) -> np.ndarray:
+        which = "the prompt" if count == 1 else f"prompt {index}"
+        ids = np.asarray(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
+        if ids.size == 0:
+            raise PromptError(f"{which} is empty")
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids")
+        if len(ids) > self._config.context:
+            raise PromptError(f"{which} has {len(ids)} tokens, the model's context is {self._config.context}")
+        outside = (ids < 0) | (ids >= self._config.vocabulary)
+        if outside.any():
+            raise PromptError(f"{which} has id {ids[outside][0]}, the vocabulary is 0..{self._config.vocabulary - 1}")
+        return ids.astype(np.int32)
+
+    def _plan(self, batch: Batch) -> ActivationPlan:
+        return plan_activations(
+            self._config, self._package.manifest.quantization, batch, self._options.activations == "float"
+        )
+
+    def _plan_arena(self) -> ArenaPlan:
+        tokens = min(self._config.context, USUAL_TOKENS)
+        usual = self._plan(Batch.of([np.zeros(tokens, np.int32)])).bytes
+        capacity = self._budget - self._process_bytes - reserve_bytes(self._budget)
+        return plan_arena(self._package.manifest.tape, capacity, usual)
+
+    def _floor(self, plan: ActivationPlan, tokens: int) -> None:
+        Floor(self._process_bytes, plan.bytes, smallest_ring(self._package.manifest.tape)).check(self._budget, tokens)
+
+    def _run(self, batch: Batch, begin: float) -> list[Prefill]:
+        plan = self._plan(batch)
+        self._floor(plan, batch.tokens)
+        tape = self._package.manifest.tape
+        layout = divide_arena(self._arena_plan, tape, plan.bytes)
+        before = self._reader.stats()
+        self._pager.unpin_beyond(self._arena.address + layout.ring_offset)
+        activations = plan.carve(self._memory[layout.activations_offset :])
+        try:
+            logits = self._read_and_compute(batch, plan, layout, activations)
+        except BaseException:
+            self._pager.abort()
+            raise
+        stats = self._stats(batch, time.perf_counter() - begin, before, layout)
+        return [Prefill(row.copy(), stats) for row in logits]
+
+    def _read_and_compute(self, batch: Batch, plan: ActivationPlan, layout: SweepLayout, activations: Activations) -> np.ndarray:
+        tape = self._package.manifest.tape
+        # Rows are read into the activations behind the residual, which nothing uses before the first layer.
+        scratch = layout.activations_offset + plan.residual_bytes
+        embedding = EmbeddingReader(self._package, self._reader, self._pager)
+        embedding.start(batch.ids, self._memory[scratch : layout.activations_offset + plan.bytes], self._arena.address + scratch)
+        last_rows = len(batch.wanted) * self._config.moe.top_k
+        experts = min(self._config.moe.experts, last_rows) * max(p.padded_bytes for p in tape if p.spec.kind == "expert")
+        early_head = layout.ring_bytes - experts - smallest_ring(tape)
+        schedule = ReadSchedule(self._config, tape, self._pager.resident, batch.tokens, max(0, early_head))
+        self._pager.begin(schedule, self._arena.address + layout.ring_offset, layout.ring_bytes)
+        logits = self._sweep.run(batch, activations, embedding)
+        self._pager.end()
+        return logits
+
+    def _stats(self, batch: Batch, ttft: float, before: tuple[int, int, float, float], layout: SweepLayout) -> SweepStats:
+        after = self._reader.stats()
+        bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(before, after, strict=True))
+        return SweepStats(
+            ttft_s=ttft,
+            prompt_tokens=batch.tokens,
+            prompts=len(batch.lengths),
+            bytes_read=int(bytes_read),
+            bytes_unused=self._pager.unused_bytes,
+            read_s=read_s,
+            compute_s=self._sweep.compute_s,
+            stall_s=self._pager.stall_s,
+            checksum_s=checksum_s,
+            peak_rss_bytes=machine.peak_resident_bytes(),
+            budget_bytes=self._budget,
+            arena_bytes=self._arena_plan.bytes,
+            direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
+            device=self._device.name,
+            config={
+                "threads": self._threads,
+                "kernels": self._device.variant,
+                "activations": self._options.activations,
+                "lanes": self._options.lanes,
+                "request_bytes": self._options.request_bytes,
+                "requests": int(requests),
+                "ring_bytes": layout.ring_bytes,
+                "pinned_pages": self._pager.pinned_count,
+            },
+        )
+
+
+def load(
+    path: str | Path,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    activations: str = "int8",
+) -> Model:
+    """Load a package for sweeps.
+
+    Args:
+        path: the ``NAME.estream`` folder.
+        memory: budget of the whole process, such as "1GiB" or a number of bytes; None derives it from the machine.
+        threads: compute threads; None takes what affinity and cgroup quota grant.
+        device: "cpu".
+        activations: "int8", the fast path, or "float": float32 activations over the same weights.
+
+    Raises:
+        PackageError: the package cannot be used.
+        BudgetError: the budget is below the floor even for one token.
+        OptionError: an argument has no usable value.
+    """
+    budget = None if memory is None else parse_bytes(memory)
+    options = LoadOptions(budget, threads, device, activations)
+    return Model(open_package(path, device), options)

@@ -1,0 +1,40 @@
+"""Which tokens go to which expert."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class RoutingLists:
+    """Per expert, the tokens routed to it in rising order, and their weights.
+
+    ``tokens`` int32 and ``weights`` float32 [tokens * top_k] hold the lists of all experts, one after another;
+    expert e owns [starts[e], starts[e + 1]).
+    """
+
+    tokens: np.ndarray
+    weights: np.ndarray
+    starts: np.ndarray
+
+    @staticmethod
+    def of(ids: np.ndarray, weights: np.ndarray, experts: int) -> "RoutingLists":
+        """From the chosen experts int32 [tokens, top_k] and their weights float32 [tokens, top_k]."""
+        flat = ids.reshape(-1)
+        # NumPy sorts 16-bit integers by radix, in linear time.
+        order = np.argsort(flat.astype(np.int16), kind="stable")
+        counts = np.bincount(flat, minlength=experts)
+        starts = np.concatenate(([0], np.cumsum(counts)))
+        return RoutingLists((order // ids.shape[1]).astype(np.int32), weights.reshape(-1)[order], starts)
+
+    def count(self, expert: int) -> int:
+        return int(self.starts[expert + 1] - self.starts[expert])
+
+    def of_expert(self, expert: int) -> tuple[np.ndarray, np.ndarray]:
+        part = slice(self.starts[expert], self.starts[expert + 1])
+        return self.tokens[part], self.weights[part]
+
+    @property
+    def used(self) -> frozenset[int]:
+        """Experts with at least one token."""
+        return frozenset(np.flatnonzero(np.diff(self.starts)).tolist())

@@ -1,0 +1,33 @@
+"""What one sweep cost."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SweepStats:
+    """Figures of one sweep; sizes in bytes, times in seconds.
+
+    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for a page,
+    ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of
+    it that was read ahead of the routing for experts nobody was routed to.
+    """
+
+    ttft_s: float
+    prompt_tokens: int
+    prompts: int
+    bytes_read: int
+    bytes_unused: int
+    read_s: float
+    compute_s: float
+    stall_s: float
+    checksum_s: float
+    peak_rss_bytes: int
+    budget_bytes: int
+    arena_bytes: int
+    direct_io: bool
+    device: str
+    config: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,48 @@
+"""The exceptions of estream. Each message names the thing, what was expected and found, and what to do."""
+
+__all__ = [
+    "BudgetError",
+    "CheckpointError",
+    "EstreamError",
+    "OptionError",
+    "PackageError",
+    "PromptError",
+    "ReadError",
+    "StateError",
+]
+
+
+class EstreamError(Exception):
+    """Anything that estream refuses or that failed outside of it."""
+
+
+class OptionError(EstreamError):
+    """An option or argument has a value that cannot be used."""
+
+
+class CheckpointError(EstreamError):
+    """A checkpoint cannot be converted: unknown, incomplete, damaged, or with tensors left over."""
+
+
+class PackageError(EstreamError):
+    """A package cannot be used: absent, damaged, of another format version or device."""
+
+
+class ReadError(PackageError):
+    """Reading a package failed during a sweep: an I/O error, a truncated file or a wrong checksum."""
+
+
+class BudgetError(EstreamError):
+    """The memory budget is below the floor of this model and prompt. ``floor_bytes`` says what would do."""
+
+    def __init__(self, message: str, floor_bytes: int) -> None:
+        super().__init__(message)
+        self.floor_bytes = floor_bytes
+
+
+class PromptError(EstreamError):
+    """A prompt cannot be run: empty, longer than the context, or with ids outside the vocabulary."""
+
+
+class StateError(EstreamError):
+    """A model object is used after ``close()`` or in a forked child."""

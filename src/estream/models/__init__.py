@@ -1,0 +1,37 @@
+"""Model families, one file each. A family reads a checkpoint's config and says where its tensors lie."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from estream.errors import CheckpointError
+from estream.models import olmoe
+from estream.models.config import ModelConfig, ModelTensors
+
+
+class Family(Protocol):
+    """What a family's module offers."""
+
+    NAME: str
+    ARCHITECTURES: tuple[str, ...]
+
+    def read_config(self, values: Mapping[str, Any]) -> ModelConfig: ...
+
+    def tensors(self, config: ModelConfig, available: frozenset[str]) -> ModelTensors: ...
+
+
+FAMILIES: tuple[Family, ...] = (olmoe,)
+
+
+def family_of(values: Mapping[str, Any]) -> Family:
+    """The family of a checkpoint's ``config.json``.
+
+    Raises:
+        CheckpointError: no family knows the architecture.
+    """
+    names = values.get("architectures") or []
+    for family in FAMILIES:
+        if any(name in family.ARCHITECTURES for name in names):
+            return family
+    known = ", ".join(name for family in FAMILIES for name in family.ARCHITECTURES)
+    found = ", ".join(map(str, names)) or f"model_type {values.get('model_type')!r}"
+    raise CheckpointError(f"config.json: architecture {found} is not supported; supported: {known}")

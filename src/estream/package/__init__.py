@@ -1,0 +1,1 @@
+"""The package: a folder that holds a model in the order and layout that a sweep reads."""

@@ -1,0 +1,166 @@
+"""``manifest.json``: what a package holds, validated whole before anything is read from it."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estream import units
+from estream.errors import PackageError
+from estream.models.config import ModelConfig
+from estream.package.layout import GROUPS, PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+
+FORMAT = "estream"
+VERSION = 1
+
+MANIFEST = "manifest.json"
+PAGES = "pages.bin"
+EMBEDDING = "embedding.bin"
+RESIDENT = "resident.safetensors"
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+
+EMBEDDING_SEAL_BYTES = 8
+EMBEDDING_ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True)
+class Page:
+    """One page of the tape and where it lies in ``pages.bin``. ``checksum`` is the XXH3-64 of its ``bytes``."""
+
+    index: int
+    spec: PageSpec
+    offset: int
+    checksum: int
+
+    @property
+    def bytes(self) -> int:
+        return self.spec.bytes
+
+    @property
+    def padded_bytes(self) -> int:
+        return units.round_up(self.spec.bytes, PAGE_ALIGNMENT)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything of a package but its bytes."""
+
+    device: str
+    config: ModelConfig
+    quantization: Quantization
+    tape: tuple[Page, ...]
+    embedding_dtype: str
+    synthetic: bool
+    source: dict[str, Any]
+    created_by: str
+
+    @property
+    def pages_bytes(self) -> int:
+        return self.tape[-1].offset + self.tape[-1].padded_bytes
+
+    @property
+    def embedding_row_bytes(self) -> int:
+        return self.config.hidden * EMBEDDING_ITEM_BYTES[self.embedding_dtype]
+
+    @property
+    def embedding_record_bytes(self) -> int:
+        """A row is followed by its own checksum, because rows are read one by one."""
+        return self.embedding_row_bytes + EMBEDDING_SEAL_BYTES
+
+    @property
+    def embedding_bytes(self) -> int:
+        return units.round_up(self.config.vocabulary * self.embedding_record_bytes, PAGE_ALIGNMENT)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "version": VERSION,
+                "device": self.device,
+                "created_by": self.created_by,
+                "synthetic": self.synthetic,
+                "source": self.source,
+                "model": self.config.to_json(),
+                "quantization": self.quantization.to_json(),
+                "embedding": {"dtype": self.embedding_dtype},
+                "tape": [
+                    {
+                        "kind": page.spec.kind,
+                        "layer": page.spec.layer,
+                        "expert": page.spec.expert,
+                        "slice": page.spec.slice,
+                        "offset": page.offset,
+                        "length": page.bytes,
+                        "checksum": f"{page.checksum:016x}",
+                    }
+                    for page in self.tape
+                ],
+            },
+            indent=None,
+            separators=(",", ":"),
+        )
+
+    @staticmethod
+    def from_json(path: Path, text: str) -> "Manifest":
+        """Parse and check every field against the layout that config and quantization imply.
+
+        Raises:
+            PackageError: anything is missing, unknown, contradictory or of another format version.
+        """
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise PackageError(f"{path}: not valid JSON ({error}); convert the model again") from error
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise PackageError(f"{path}: not an estream package")
+        if data.get("version") != VERSION:
+            raise PackageError(
+                f"{path}: package format version {data.get('version')!r}, but this estream reads version {VERSION}; "
+                "convert the model again with this estream"
+            )
+        try:
+            return _parse(path, data)
+        except (KeyError, TypeError, ValueError) as error:
+            detail = f"{type(error).__name__}: {error}"
+            raise PackageError(f"{path}: the manifest is damaged ({detail}); convert the model again") from error
+
+
+def _parse(path: Path, data: dict[str, Any]) -> Manifest:
+    config = ModelConfig.from_json(data["model"])
+    quantization = Quantization(**data["quantization"])
+    if quantization.group not in GROUPS or {quantization.expert_bits, quantization.dense_bits} - {4, 8}:
+        raise PackageError(f"{path}: quantization {quantization} is not one that this estream computes")
+    if data["embedding"]["dtype"] not in EMBEDDING_ITEM_BYTES:
+        raise PackageError(f"{path}: embedding dtype {data['embedding']['dtype']!r} is not known")
+    return Manifest(
+        device=str(data["device"]),
+        config=config,
+        quantization=quantization,
+        tape=_parse_tape(path, data["tape"], config, quantization),
+        embedding_dtype=data["embedding"]["dtype"],
+        synthetic=bool(data["synthetic"]),
+        source=dict(data["source"]),
+        created_by=str(data["created_by"]),
+    )
+
+
+def _parse_tape(
+    path: Path, rows: list[dict[str, Any]], config: ModelConfig, quantization: Quantization
+) -> tuple[Page, ...]:
+    specs = list(build_tape(config, quantization))
+    if len(rows) != len(specs):
+        raise PackageError(f"{path}: the tape has {len(rows)} pages, its config implies {len(specs)}")
+    pages: list[Page] = []
+    end = 0
+    for index, (row, spec) in enumerate(zip(rows, specs, strict=True)):
+        found = (row["kind"], row["layer"], row["expert"], row["slice"], row["length"])
+        expected = (spec.kind, spec.layer, spec.expert, spec.slice, spec.bytes)
+        if found != expected:
+            raise PackageError(f"{path}: page {index} is {found}, its config implies {expected}")
+        if row["offset"] != end:
+            raise PackageError(f"{path}: page {index} ({spec}) lies at {row['offset']}, not at {end}")
+        page = Page(index, spec, end, int(row["checksum"], 16))
+        end += page.padded_bytes
+        pages.append(page)
+    return tuple(pages)

@@ -1,0 +1,175 @@
+"""Writing a package beside its final place and renaming it when it is whole."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+import estream
+from estream import _native
+from estream.errors import PackageError
+from estream.models.config import ModelConfig
+from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+from estream.package.manifest import (
+    EMBEDDING,
+    EMBEDDING_ITEM_BYTES,
+    EMBEDDING_SEAL_BYTES,
+    MANIFEST,
+    PAGES,
+    RESIDENT,
+    Manifest,
+    Page,
+)
+from estream.units import format_bytes, round_up
+
+_ASIDE = ".old"
+
+
+@dataclass(frozen=True)
+class PackageSpec:
+    """What a package will be, known before the first byte is written."""
+
+    device: str
+    config: ModelConfig
+    quantization: Quantization
+    embedding_dtype: str
+    synthetic: bool
+    source: dict[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        pages = sum(round_up(spec.bytes, PAGE_ALIGNMENT) for spec in build_tape(self.config, self.quantization))
+        record = self.config.hidden * EMBEDDING_ITEM_BYTES[self.embedding_dtype] + EMBEDDING_SEAL_BYTES
+        return pages + round_up(self.config.vocabulary * record, PAGE_ALIGNMENT)
+
+
+@dataclass
+class PackageWriter:
+    """Appends embedding rows and pages in tape order; used through :func:`write_package`."""
+
+    spec: PackageSpec
+    folder: Path
+    _pages_file: IO[bytes]
+    _embedding_file: IO[bytes]
+    _pages: list[Page] = field(default_factory=list)
+    _offset: int = 0
+
+    def add_embedding_rows(self, rows: np.ndarray) -> None:
+        """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
+        data = np.ascontiguousarray(rows).view(np.uint8)
+        records = np.empty((data.shape[0], data.shape[1] + EMBEDDING_SEAL_BYTES), np.uint8)
+        _native.seal_rows(data, records)
+        self._embedding_file.write(records.data)
+
+    def add_page(self, spec: PageSpec, data: np.ndarray) -> None:
+        """Append one page, uint8 [spec.bytes]."""
+        if data.size != spec.bytes:
+            raise ValueError(f"{spec}: {data.size} bytes, expected {spec.bytes}")
+        page = Page(len(self._pages), spec, self._offset, _native.checksum(data))
+        self._pages_file.write(data.data)
+        self._pages_file.write(bytes(page.padded_bytes - page.bytes))
+        self._offset += page.padded_bytes
+        self._pages.append(page)
+
+    def add_final_norm(self, weight: np.ndarray) -> None:
+        save_file({"final_norm": np.ascontiguousarray(weight, np.float32)}, self.folder / RESIDENT)
+
+    def copy(self, file: Path) -> None:
+        shutil.copyfile(file, self.folder / file.name)
+
+    def _finish(self) -> Manifest:
+        self._embedding_file.write(bytes(-self._embedding_file.tell() % PAGE_ALIGNMENT))
+        for file in (self._pages_file, self._embedding_file):
+            file.flush()
+            os.fsync(file.fileno())
+        manifest = Manifest(
+            device=self.spec.device,
+            config=self.spec.config,
+            quantization=self.spec.quantization,
+            tape=tuple(self._pages),
+            embedding_dtype=self.spec.embedding_dtype,
+            synthetic=self.spec.synthetic,
+            source=self.spec.source,
+            created_by=f"estream {estream.__version__}",
+        )
+        with open(self.folder / MANIFEST, "w", encoding="utf-8") as handle:
+            handle.write(manifest.to_json())
+            handle.flush()
+            os.fsync(handle.fileno())
+        return manifest
+
+
+@contextmanager
+def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator[PackageWriter]:
+    """Write a package; it appears at ``destination`` only when the block ends without an exception.
+
+    Raises:
+        PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. Nothing
+            is left behind.
+    """
+    if destination.exists() and not force:
+        raise PackageError(f"{destination}: exists already; --force replaces it")
+    if destination.exists() and not (destination / MANIFEST).exists():
+        raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
+    parent = destination.absolute().parent
+    if not parent.is_dir():
+        raise PackageError(f"{parent}: no such folder to write a package into")
+    _remove_stale(parent, destination.name)
+    folder = parent / f".{destination.name}.partial-{os.getpid()}"
+    try:
+        free = shutil.disk_usage(parent).free
+        if free < spec.bytes:
+            raise PackageError(f"{parent}: the package needs {format_bytes(spec.bytes)}, {format_bytes(free)} are free")
+        folder.mkdir()
+        with open(folder / PAGES, "wb") as pages, open(folder / EMBEDDING, "wb") as embedding:
+            writer = PackageWriter(spec, folder, pages, embedding)
+            yield writer
+            writer._finish()
+        _put_in_place(folder, destination)
+    except OSError as error:
+        what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+        raise PackageError(f"{destination}: cannot be written ({what})") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def embedding_rows_per_write(spec: PackageSpec) -> int:
+    """Rows of the embedding that make about 16 MiB."""
+    return max(1, (16 << 20) // (spec.config.hidden * EMBEDDING_ITEM_BYTES[spec.embedding_dtype]))
+
+
+def _put_in_place(folder: Path, destination: Path) -> None:
+    """A package that is replaced moves aside first, so that one of the two is always there in whole."""
+    aside = folder.with_name(folder.name + _ASIDE)
+    if destination.exists():
+        destination.rename(aside)
+    folder.rename(destination)
+    _sync_folder(destination.absolute().parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_stale(parent: Path, name: str) -> None:
+    """Remove what killed processes left, never what a living one is writing; put back a package that was moved aside."""
+    for folder in parent.glob(f".{name}.partial-*"):
+        owner = folder.name.rpartition("-")[2].removesuffix(_ASIDE)
+        if not owner.isdigit() or Path(f"/proc/{owner}").exists():
+            continue
+        if folder.name.endswith(_ASIDE) and not (parent / name).exists():
+            folder.rename(parent / name)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,120 @@
+"""Packages at published shapes with random weights: for benchmarks and capacity tests, without a download."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estream.conversion import DEFAULT_BITS, DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
+from estream.errors import OptionError
+from estream.models import family_of
+from estream.models.config import ModelConfig
+from estream.package.layout import FloatPart, MatrixPart, PageSpec, Quantization, build_tape
+from estream.package.package import Package, open_package
+from estream.package.writer import PackageSpec, embedding_rows_per_write, write_package
+
+#: config.json of published models, as far as the shape is concerned.
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "olmoe-1b-7b": {
+        "architectures": ["OlmoeForCausalLM"],
+        "hidden_size": 2048,
+        "intermediate_size": 1024,
+        "max_position_embeddings": 4096,
+        "norm_topk_prob": False,
+        "num_attention_heads": 16,
+        "num_experts": 64,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 50304,
+    },
+}
+
+#: Standard deviation of the weights, as in the initialisation of these models.
+_DEVIATION = 0.02
+_NOISE_BYTES = 64 << 20
+
+
+def synthesize(
+    family: str, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
+) -> Package:
+    """Write a package of the shape ``family`` with random weights, marked synthetic. Equal arguments give equal bytes.
+
+    Raises:
+        OptionError: the shape is not known, or an option cannot be used.
+        PackageError: writing failed.
+    """
+    options = options or ConvertOptions()
+    options.check()
+    if family not in SHAPES:
+        raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
+    values = SHAPES[family]
+    config = family_of(values).read_config(values)
+    quantization = Quantization(options.bits, DENSE_BITS, options.group)
+    spec = PackageSpec(options.device, config, quantization, "bfloat16", True, {"kind": "synthetic", "name": family})
+    random = _RandomPages()
+    done = 0
+    with write_package(Path(destination), spec, options.force) as writer:
+        step = embedding_rows_per_write(spec)
+        for first in range(0, config.vocabulary, step):
+            rows = random.embedding(config, min(step, config.vocabulary - first))
+            writer.add_embedding_rows(rows)
+            done += rows.nbytes
+        writer.add_final_norm(np.ones(config.hidden, np.float32))
+        for page in build_tape(config, quantization):
+            writer.add_page(page, random.page(page))
+            done += page.bytes
+            if progress:
+                progress(done, spec.bytes)
+    return open_package(destination, options.device)
+
+
+class _RandomPages:
+    """Codes are cut from one block of noise at random places: as random as timing needs, at the speed of copying."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._noise = self._rng.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+        self._normal = self._rng.standard_normal(1 << 22, dtype=np.float32)
+
+    def _cut(self, source: np.ndarray, count: int) -> np.ndarray:
+        if count > len(source) // 2:
+            return np.resize(source, count)
+        start = int(self._rng.integers(0, len(source) - count))
+        return source[start : start + count]
+
+    def embedding(self, config: ModelConfig, rows: int) -> np.ndarray:
+        """bfloat16 bits [rows, hidden] of standard normal values."""
+        bits = self._normal.view(np.uint32) >> 16
+        return self._cut(bits.astype(np.uint16), rows * config.hidden).reshape(rows, config.hidden)
+
+    def page(self, spec: PageSpec) -> np.ndarray:
+        data = np.zeros(spec.bytes, np.uint8)
+        for part in spec.layout.parts:
+            into = data[part.offset : part.offset + part.bytes]
+            if isinstance(part, MatrixPart):
+                self._matrix(part, into)
+            else:
+                self._floats(part, into.view(np.float32).reshape(part.shape))
+        return data
+
+    def _matrix(self, part: MatrixPart, into: np.ndarray) -> None:
+        blocks = into.reshape(part.panels * part.groups, part.block_bytes)
+        codes = part.block_bytes - 64
+        blocks[:, :codes] = self._cut(self._noise, len(blocks) * codes).reshape(len(blocks), codes)
+        # Uniform codes have a deviation of 2^bits / sqrt(12).
+        scale = np.float16(_DEVIATION / (2**part.bits / 12**0.5))
+        blocks[:, codes:].view(np.float16)[...] = scale
+
+    def _floats(self, part: FloatPart, into: np.ndarray) -> None:
+        if len(part.shape) == 1:
+            into[...] = 1.0
+        else:
+            into[...] = self._cut(self._normal, into.size).reshape(into.shape) * np.float32(_DEVIATION)
+
+
+__all__ = ["DEFAULT_BITS", "DEFAULT_GROUP", "SHAPES", "synthesize"]

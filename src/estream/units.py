@@ -1,0 +1,57 @@
+"""Sizes of memory as people write them."""
+
+import re
+
+from estream.errors import OptionError
+
+KiB = 1 << 10
+MiB = 1 << 20
+GiB = 1 << 30
+
+_UNITS = {
+    "": 1,
+    "b": 1,
+    "k": KiB,
+    "kib": KiB,
+    "kb": 1000,
+    "m": MiB,
+    "mib": MiB,
+    "mb": 1000**2,
+    "g": GiB,
+    "gib": GiB,
+    "gb": 1000**3,
+    "t": 1 << 40,
+    "tib": 1 << 40,
+    "tb": 1000**4,
+}
+
+
+def parse_bytes(text: str | int) -> int:
+    """Read "1GiB", "600 MiB", "1.5g" or a plain number of bytes.
+
+    Raises:
+        OptionError: the text is not a positive size.
+    """
+    if isinstance(text, int):
+        size = text
+    else:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
+        if not match or match[2].lower() not in _UNITS:
+            raise OptionError(f"'{text}' is not a size: write a number and a unit, such as 600MiB or 1.5GiB")
+        size = int(float(match[1]) * _UNITS[match[2].lower()])
+    if size <= 0:
+        raise OptionError(f"a size must be positive, not '{text}'")
+    return size
+
+
+def format_bytes(size: float) -> str:
+    """Write a size with three significant digits: "1.23 GiB"."""
+    for unit, name in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:.0f} {name}"
+    return f"{size:.0f} B"
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below value."""
+    return -(-value // multiple) * multiple
