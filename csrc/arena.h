@@ -1,4 +1,5 @@
-// The fixed memory that pages are read into: reserved and populated once, its addresses never move.
+// The fixed memory that pages and activations lie in: reserved once, its addresses never move; backed with memory in
+// parts, before they are used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,20 +10,15 @@ namespace estream {
 
 class Arena {
  public:
-  explicit Arena(size_t bytes) : bytes_(bytes), base_(static_cast<uint8_t*>(platform::reserve(bytes))) {
-    try {
-      platform::populate(base_, bytes_);
-    } catch (...) {
-      platform::release(base_, bytes_);
-      throw;
-    }
-  }
+  explicit Arena(size_t bytes) : bytes_(bytes), base_(static_cast<uint8_t*>(platform::reserve(bytes))) {}
   ~Arena() { platform::release(base_, bytes_); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   uint8_t* base() const { return base_; }
   size_t bytes() const { return bytes_; }
+  // Throws std::bad_alloc where the system has no memory left.
+  void populate(size_t offset, size_t bytes) { platform::populate(base_ + offset, bytes); }
 
  private:
   size_t bytes_;

@@ -235,7 +235,13 @@ void bind_reading(nb::module_& m) {
   nb::class_<Arena>(m, "Arena")
       .def(nb::init<size_t>(), "bytes"_a)
       .def_prop_ro("address", [](const Arena& a) { return reinterpret_cast<uintptr_t>(a.base()); })
-      .def("bytes", &arena_bytes);
+      .def("bytes", &arena_bytes)
+      .def("populate",
+           [](Arena& a, size_t offset, size_t bytes) {
+             require(offset <= a.bytes() && bytes <= a.bytes() - offset, "the part lies outside the arena");
+             a.populate(offset, bytes);
+           },
+           "offset"_a, "bytes"_a, ReleaseGil());
 
   nb::class_<Reader>(m, "Reader")
       .def(

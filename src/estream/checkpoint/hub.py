@@ -22,10 +22,10 @@ def resolve(source: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HTTPError
 
     try:
         return Path(snapshot_download(source, allow_patterns=_FILES))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         raise CheckpointError(f"{source}: no such folder here, and the hub did not give it ({reason})") from error

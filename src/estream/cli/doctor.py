@@ -80,6 +80,7 @@ def _probe_storage(folder: Path) -> dict[str, Any]:
             file.flush()
             os.fsync(file.fileno())
             arena = _native.Arena(_PROBE_BYTES)
+            arena.populate(0, _PROBE_BYTES)
             rates, direct = {}, False
             for lanes in (1, 4, 8):
                 reader = _native.Reader([file.name], lanes, 2 * MiB, True)

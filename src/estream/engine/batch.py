@@ -1,4 +1,4 @@
-"""A batch of prompts, concatenated without padding, and the rows whose logits are wanted."""
+"""A batch of prompts, concatenated without padding, and the positions whose logits are wanted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,23 +12,34 @@ from estream.units import round_up
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` int32 [tokens] of all prompts one after another, ``lengths`` of each; logits are wanted at each last token."""
+    """``ids`` int32 [tokens] of all prompts one after another, their ``lengths``, and ``wanted`` int32: the rows whose logits
+    are computed, ``wanted_counts`` of each prompt."""
 
     ids: np.ndarray
     lengths: tuple[int, ...]
+    wanted: np.ndarray
+    wanted_counts: tuple[int, ...]
 
     @staticmethod
-    def of(prompts: Sequence[Sequence[int]]) -> "Batch":
-        return Batch(np.concatenate([np.asarray(p, np.int32) for p in prompts]), tuple(len(p) for p in prompts))
+    def of(prompts: Sequence[Sequence[int] | np.ndarray], positions: Sequence[Sequence[int] | None] | None = None) -> "Batch":
+        """Join prompts; ``positions`` gives the wanted ones of each prompt, None its last."""
+        lengths = tuple(len(p) for p in prompts)
+        starts = np.cumsum([0, *lengths[:-1]])
+        chosen = [None] * len(lengths) if positions is None else positions
+        wanted = [
+            start + np.asarray([n - 1] if at is None else at, np.int32)
+            for start, n, at in zip(starts, lengths, chosen, strict=True)
+        ]
+        return Batch(
+            np.concatenate([np.asarray(p, np.int32) for p in prompts]),
+            lengths,
+            np.concatenate(wanted).astype(np.int32),
+            tuple(len(rows) for rows in wanted),
+        )
 
     @property
     def tokens(self) -> int:
         return len(self.ids)
-
-    @cached_property
-    def wanted(self) -> np.ndarray:
-        """int32 [prompts]: the row of each prompt's last token."""
-        return (np.cumsum(self.lengths) - 1).astype(np.int32)
 
     @cached_property
     def positions(self) -> np.ndarray:
@@ -53,7 +64,3 @@ class Batch:
     def _padded(self) -> list[int]:
         return [round_up(n, _native.KEY_RUN) for n in self.lengths]
 
-
-def kv_rows_for(tokens: int, prompts: int) -> int:
-    """Rows of keys and values that any split of ``tokens`` into ``prompts`` may need."""
-    return round_up(tokens, _native.KEY_RUN) + (prompts - 1) * _native.KEY_RUN

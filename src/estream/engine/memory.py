@@ -4,7 +4,7 @@ The arena is one allocation: pinned pages, then the ring, then the activations o
 its activations from the ring's share and, where that is not enough, from the deepest pinned pages of each layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from estream.errors import BudgetError
@@ -27,11 +27,15 @@ class Floor:
 
     process: int
     activations: int
-    ring: int
+    pages: int
+
+    @staticmethod
+    def of(process: int, activations: int, tape: Sequence[Page]) -> "Floor":
+        return Floor(process, round_up(activations, _HUGE_PAGE), round_up(smallest_ring(tape), _HUGE_PAGE) + _HUGE_PAGE)
 
     @property
     def bytes(self) -> int:
-        need = self.process + self.activations + self.ring
+        need = self.process + self.activations + self.pages
         return max(need + 32 * MiB, -(-need * 25 // 24))
 
     def check(self, budget: int, tokens: int) -> None:
@@ -40,26 +44,28 @@ class Floor:
             raise BudgetError(
                 f"a memory budget of {format_bytes(budget)} is below the floor of {format_bytes(self.bytes)} for "
                 f"{tokens} tokens: process {format_bytes(self.process)}, activations {format_bytes(self.activations)}, "
-                f"two pages in the arena {format_bytes(self.ring)}, reserve "
-                f"{format_bytes(self.bytes - self.process - self.activations - self.ring)}; raise the budget or shorten the prompt",
+                f"the largest pages {format_bytes(self.pages)}, reserve "
+                f"{format_bytes(self.bytes - self.process - self.activations - self.pages)}; raise the budget or shorten the prompt",
                 self.bytes,
             )
 
 
-def smallest_ring(tape: Sequence[Page], pinned: frozenset[int] = frozenset()) -> int:
+def smallest_ring(tape: Sequence[Page], pinned: Collection[int] = ()) -> int:
     """The largest page that is not pinned, and one expert beside it to read meanwhile."""
-    sizes = [p.padded_bytes for p in tape if p.index not in pinned]
-    experts = [p.padded_bytes for p in tape if p.index not in pinned and p.spec.kind == "expert"]
-    return max(sizes, default=0) + max(experts, default=0)
+    pages = [p for p in tape if p.index not in pinned]
+    experts = [p.padded_bytes for p in pages if p.spec.kind == "expert"]
+    return max((p.padded_bytes for p in pages), default=0) + max(experts, default=0)
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """Bytes of the arena and the offsets of pinned pages in it; the ring begins behind the last of them."""
+    """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, and where the part that is used
+    from the start on ends: behind the pinned pages where all are pinned, else where the activations begin."""
 
     bytes: int
     pinned: dict[int, int]
     pinned_bytes: int
+    everything_pinned: bool
 
 
 def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPlan:
@@ -68,11 +74,11 @@ def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPl
     All pages are pinned where they fit. Otherwise what the read window leaves is pinned, the same depth in each layer:
     a contiguous run at its start, so that the disk works while those are computed.
     """
+    size = capacity // _HUGE_PAGE * _HUGE_PAGE
     everything = sum(p.padded_bytes for p in tape)
     activations = round_up(activations, _HUGE_PAGE)
-    size = min(capacity, round_up(everything, _HUGE_PAGE) + activations) // _HUGE_PAGE * _HUGE_PAGE
     if everything + activations <= size:
-        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything)
+        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything, True)
     room = size - activations - max(READ_WINDOW, smallest_ring(tape))
     pinned: dict[int, int] = {}
     offset = 0
@@ -81,7 +87,7 @@ def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPl
             break
         pinned[page.index] = offset
         offset += page.padded_bytes
-    return ArenaPlan(size, pinned, offset)
+    return ArenaPlan(size, pinned, offset, False)
 
 
 def _by_depth(tape: Sequence[Page]) -> list[Page]:
@@ -96,7 +102,8 @@ def _by_depth(tape: Sequence[Page]) -> list[Page]:
 
 @dataclass(frozen=True)
 class SweepLayout:
-    """How the arena is divided for one sweep: offsets and sizes; pinned pages beyond ``ring_offset`` lose their places."""
+    """How the arena is divided for one sweep: pinned pages up to ``ring_offset`` (those beyond lose their places), the
+    ring, then activations from ``activations_offset`` to the end."""
 
     ring_offset: int
     ring_bytes: int
@@ -104,13 +111,9 @@ class SweepLayout:
 
 
 def divide_arena(plan: ArenaPlan, tape: Sequence[Page], activations: int) -> SweepLayout:
-    """Activations at the end, the ring before them, pinned pages in what is left.
-
-    The caller has checked the floor, so the smallest ring always fits.
-    """
+    """Lay out one sweep. The caller has checked the floor, so the smallest ring always fits."""
     activations_offset = plan.bytes - round_up(activations, _HUGE_PAGE)
-    whole = len(plan.pinned) == len(tape)
-    if whole and plan.pinned_bytes <= activations_offset:
+    if plan.everything_pinned and plan.pinned_bytes <= activations_offset:
         return SweepLayout(plan.pinned_bytes, 0, activations_offset)
-    ring_offset = min(plan.pinned_bytes, activations_offset - smallest_ring(tape))
+    ring_offset = max(0, min(plan.pinned_bytes, activations_offset - smallest_ring(tape)))
     return SweepLayout(ring_offset, activations_offset - ring_offset, activations_offset)

@@ -68,15 +68,16 @@ class TopToken:
 
 @dataclass(frozen=True)
 class Prefill:
-    """What reading one prompt gave: logits float32 [vocabulary] at its last position, and the figures of its sweep."""
+    """What reading one prompt gave: logits float32 [vocabulary] at its last position ([positions, vocabulary] where
+    positions were asked for), and the figures of its sweep."""
 
     logits: np.ndarray
     stats: SweepStats
 
     def log_probabilities(self) -> np.ndarray:
-        """float64 [vocabulary]."""
-        shifted = self.logits.astype(np.float64) - float(self.logits.max())
-        return np.asarray(shifted - np.log(np.exp(shifted).sum()))
+        """float64, in the shape of ``logits``."""
+        shifted = self.logits.astype(np.float64) - self.logits.max(axis=-1, keepdims=True)
+        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 class Model:
@@ -100,6 +101,8 @@ class Model:
         self._arena_plan = self._plan_arena()
         self._arena = _native.Arena(self._arena_plan.bytes)
         self._memory = self._arena.bytes()
+        self._used_from_start, self._used_from = 0, self._arena_plan.bytes
+        self._populate(divide_arena(self._arena_plan, package.manifest.tape, self._usual_activations))
         paths = [package.pages_path, package.embedding_path]
         self._reader = _native.Reader([str(p) for p in paths], options.lanes, options.request_bytes, options.direct_io)
         pinned = {index: self._arena.address + offset for index, offset in self._arena_plan.pinned.items()}
@@ -116,7 +119,8 @@ class Model:
 
     @property
     def arena_bytes(self) -> int:
-        return self._arena_plan.bytes
+        """Memory that the arena takes now."""
+        return min(self._arena_plan.bytes, self._used_from_start + self._arena_plan.bytes - self._used_from)
 
     def close(self) -> None:
         """Stop the lanes and free the arena. Closing twice is harmless."""
@@ -132,28 +136,44 @@ class Model:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def prefill(self, prompt: Prompt) -> Prefill:
+    def prefill(self, prompt: Prompt, positions: Sequence[int] | None = None) -> Prefill:
         """Read one prompt: text, or token ids.
+
+        Args:
+            prompt: the text or the ids.
+            positions: where logits are wanted, counted from 0; None for the last one alone.
 
         Raises:
             PromptError: the prompt is empty, too long, or names an id outside the vocabulary.
             BudgetError: the memory budget is below the floor for this length.
             ReadError: the package could not be read; the model stays usable.
         """
-        return self.prefill_batch([prompt])[0]
+        return self.prefill_batch([prompt], None if positions is None else [positions])[0]
 
-    def prefill_batch(self, prompts: Sequence[Prompt]) -> list[Prefill]:
+    def prefill_batch(
+        self, prompts: Sequence[Prompt], positions: Sequence[Sequence[int] | None] | None = None
+    ) -> list[Prefill]:
         """Read several prompts in one sweep; each gets the bits that it would get alone.
 
-        Raises as :meth:`prefill`; the message says which prompt.
+        ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
         begin = time.perf_counter()
         if not prompts:
             raise PromptError("there is no prompt")
-        batch = Batch.of([self._ids(prompt, i, len(prompts)) for i, prompt in enumerate(prompts)])
+        if positions is not None and len(positions) != len(prompts):
+            raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(positions)}")
+        ids = [self._ids(prompt, i, len(prompts)) for i, prompt in enumerate(prompts)]
+        for i, wanted in enumerate(positions or ()):
+            _check_positions(wanted, len(ids[i]))
+        batch = Batch.of(ids, positions)
         with self._lock:
             self._check_usable()
-            return self._run(batch, begin)
+            rows = self._run(batch)
+            stats = self._stats(batch, time.perf_counter() - begin)
+        ends = np.cumsum(batch.wanted_counts)
+        parts = [rows[end - count : end] for end, count in zip(ends, batch.wanted_counts, strict=True)]
+        single = [positions is None or positions[i] is None for i in range(len(prompts))]
+        return [Prefill(part[0] if one else part, stats) for part, one in zip(parts, single, strict=True)]
 
     def top(self, result: Prefill, count: int) -> list[TopToken]:
         """The ``count`` likeliest next tokens, likeliest first."""
@@ -192,28 +212,39 @@ class Model:
 
     def _plan_arena(self) -> ArenaPlan:
         tokens = min(self._config.context, USUAL_TOKENS)
-        usual = self._plan(Batch.of([np.zeros(tokens, np.int32)])).bytes
         capacity = self._budget - self._process_bytes - reserve_bytes(self._budget)
-        return plan_arena(self._package.manifest.tape, capacity, usual)
+        tape = self._package.manifest.tape
+        usual = self._plan(Batch.of([np.zeros(tokens, np.int32)])).bytes
+        self._usual_activations = min(usual, capacity - smallest_ring(tape))
+        return plan_arena(tape, capacity, self._usual_activations)
+
+    def _populate(self, layout: SweepLayout) -> None:
+        """Back with memory what a sweep will touch; after the first sweep of a length there is nothing to do."""
+        end = layout.ring_offset + layout.ring_bytes
+        if end > self._used_from_start:
+            self._arena.populate(self._used_from_start, end - self._used_from_start)
+            self._used_from_start = end
+        if layout.activations_offset < self._used_from:
+            self._arena.populate(layout.activations_offset, self._used_from - layout.activations_offset)
+            self._used_from = layout.activations_offset
 
     def _floor(self, plan: ActivationPlan, tokens: int) -> None:
-        Floor(self._process_bytes, plan.bytes, smallest_ring(self._package.manifest.tape)).check(self._budget, tokens)
+        Floor.of(self._process_bytes, plan.bytes, self._package.manifest.tape).check(self._budget, tokens)
 
-    def _run(self, batch: Batch, begin: float) -> list[Prefill]:
+    def _run(self, batch: Batch) -> np.ndarray:
+        """Logits [wanted, vocabulary], copied out of the arena."""
         plan = self._plan(batch)
         self._floor(plan, batch.tokens)
-        tape = self._package.manifest.tape
-        layout = divide_arena(self._arena_plan, tape, plan.bytes)
-        before = self._reader.stats()
-        self._pager.unpin_beyond(self._arena.address + layout.ring_offset)
-        activations = plan.carve(self._memory[layout.activations_offset :])
+        self._layout = divide_arena(self._arena_plan, self._package.manifest.tape, plan.bytes)
+        self._populate(self._layout)
+        self._reader_before = self._reader.stats()
+        self._pager.unpin_beyond(self._arena.address + self._layout.ring_offset)
+        activations = plan.carve(self._memory[self._layout.activations_offset :])
         try:
-            logits = self._read_and_compute(batch, plan, layout, activations)
+            return self._read_and_compute(batch, plan, self._layout, activations).copy()
         except BaseException:
             self._pager.abort()
             raise
-        stats = self._stats(batch, time.perf_counter() - begin, before, layout)
-        return [Prefill(row.copy(), stats) for row in logits]
 
     def _read_and_compute(self, batch: Batch, plan: ActivationPlan, layout: SweepLayout, activations: Activations) -> np.ndarray:
         tape = self._package.manifest.tape
@@ -230,9 +261,9 @@ class Model:
         self._pager.end()
         return logits
 
-    def _stats(self, batch: Batch, ttft: float, before: tuple[int, int, float, float], layout: SweepLayout) -> SweepStats:
+    def _stats(self, batch: Batch, ttft: float) -> SweepStats:
         after = self._reader.stats()
-        bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(before, after, strict=True))
+        bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(self._reader_before, after, strict=True))
         return SweepStats(
             ttft_s=ttft,
             prompt_tokens=batch.tokens,
@@ -245,7 +276,7 @@ class Model:
             checksum_s=checksum_s,
             peak_rss_bytes=machine.peak_resident_bytes(),
             budget_bytes=self._budget,
-            arena_bytes=self._arena_plan.bytes,
+            arena_bytes=self.arena_bytes,
             direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
             device=self._device.name,
             config={
@@ -255,10 +286,18 @@ class Model:
                 "lanes": self._options.lanes,
                 "request_bytes": self._options.request_bytes,
                 "requests": int(requests),
-                "ring_bytes": layout.ring_bytes,
+                "ring_bytes": self._layout.ring_bytes,
                 "pinned_pages": self._pager.pinned_count,
             },
         )
+
+
+def _check_positions(positions: Sequence[int] | None, tokens: int) -> None:
+    for position in positions if positions is not None else ():
+        if not 0 <= position < tokens:
+            raise PromptError(f"position {position} is outside a prompt of {tokens} tokens")
+    if positions is not None and len(positions) == 0:
+        raise PromptError("no positions are asked for; None asks for the last one")
 
 
 def load(

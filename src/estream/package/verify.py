@@ -30,6 +30,7 @@ def verify(package: Package, progress: Callable[[int, int], None] | None = None)
     manifest = package.manifest
     window = max(_WINDOW, max(page.padded_bytes for page in manifest.tape))
     arena = _native.Arena(window)
+    arena.populate(0, window)
     paths = [str(package.pages_path), str(package.embedding_path)]
     reader = _native.Reader(paths, _LANES, _REQUEST, True)
     damaged: list[str] = []

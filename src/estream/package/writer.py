@@ -114,14 +114,14 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
         PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. Nothing
             is left behind.
     """
-    if destination.exists() and not force:
-        raise PackageError(f"{destination}: exists already; --force replaces it")
-    if destination.exists() and not (destination / MANIFEST).exists():
-        raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
     parent = destination.absolute().parent
     if not parent.is_dir():
         raise PackageError(f"{parent}: no such folder to write a package into")
     _remove_stale(parent, destination.name)
+    if destination.exists() and not force:
+        raise PackageError(f"{destination}: exists already; --force replaces it")
+    if destination.exists() and not (destination / MANIFEST).exists():
+        raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
     folder = parent / f".{destination.name}.partial-{os.getpid()}"
     try:
         free = shutil.disk_usage(parent).free

@@ -1,0 +1,170 @@
+"""Moving bytes changes no bit: any budget, thread count, page residency, batch and chunking give the same logits."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import estream
+from estream.conversion import ConvertOptions, convert
+from estream.engine import activations, machine, memory
+from estream.engine.batch import Batch
+from estream.engine.model import LoadOptions, Model
+from estream.errors import BudgetError, OptionError, PromptError, StateError
+from estream.package.package import Package
+from estream.units import KiB, MiB
+from test_reference import RoutingRecorder
+from tiny import OLMOE_SHAPES, make_olmoe
+
+PROMPTS = [list(range(1, n + 1)) for n in (1, 7, 33, 64, 90)]
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    folder = tmp_path_factory.mktemp("bits")
+    make_olmoe(folder / "source", OLMOE_SHAPES["64 experts, clipped, odd sizes"])
+    return convert(folder / "source", folder / "tiny.estream", ConvertOptions(4, 32))
+
+
+@pytest.fixture(scope="module")
+def alone(package: Package) -> list[np.ndarray]:
+    """Each prompt on its own, all in memory, one thread."""
+    with estream.load(package.path, threads=1) as model:
+        return [model.prefill(prompt).logits for prompt in PROMPTS]
+
+
+def _budget(package: Package, prompts: list[list[int]], spare: int) -> int:
+    """The floor for a batch, and ``spare`` bytes; far below what the whole model would take."""
+    manifest = package.manifest
+    plan = activations.plan_activations(manifest.config, manifest.quantization, Batch.of(prompts), False)
+    return memory.Floor.of(machine.resident_bytes() + 2 * MiB, plan.bytes, manifest.tape).bytes + spare
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    spare=st.integers(0, 8) | st.just(4096),
+    threads=st.integers(1, 4),
+    lanes=st.integers(1, 8),
+    request=st.sampled_from([4 * KiB, 64 * KiB, 2 * MiB]),
+    chunk=st.sampled_from([1, 16, 37, 512]),
+    window=st.sampled_from([0, 1, 256]),
+    order=st.lists(st.integers(0, len(PROMPTS) - 1), min_size=1, max_size=8),
+    direct=st.booleans(),
+)
+def test_logits_are_identical(package, alone, spare, threads, lanes, request, chunk, window, order, direct):
+    prompts = [PROMPTS[i] for i in order]
+    options = LoadOptions(_budget(package, prompts, spare * MiB), threads, "cpu", "int8", lanes, request, direct)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(activations, "CHUNK", chunk)
+        patch.setattr("estream.devices.cpu.CHUNK", chunk)
+        patch.setattr(activations, "EXPERT_ROWS", max(1, chunk // 2))
+        patch.setattr(memory, "READ_WINDOW", window * MiB)
+        with Model(package, options) as model:
+            for _ in range(2):
+                for index, result in zip(order, model.prefill_batch(prompts), strict=True):
+                    np.testing.assert_array_equal(result.logits, alone[index])
+
+
+def test_a_second_prompt_on_a_model_in_memory_reads_only_embedding_rows(package):
+    with estream.load(package.path) as model:
+        first, second = model.prefill(PROMPTS[-1]).stats, model.prefill(PROMPTS[-1]).stats
+    assert second.bytes_read <= len(PROMPTS[-1]) * 8192
+    assert first.bytes_read > second.bytes_read
+
+
+def test_no_page_is_read_twice_in_a_sweep(package):
+    with Model(package, LoadOptions(_budget(package, PROMPTS[-1:], 0), 1)) as model:
+        for _ in range(2):
+            stats = model.prefill(PROMPTS[-1]).stats
+            assert 0 < stats.config["ring_bytes"] < package.manifest.pages_bytes / 2
+            assert stats.bytes_read <= package.manifest.pages_bytes + len(PROMPTS[-1]) * 8192
+
+
+def test_the_last_layer_reads_only_the_experts_of_wanted_positions(package):
+    with Model(package, LoadOptions(_budget(package, PROMPTS[-1:], MiB), 1)) as model:
+        recorder = RoutingRecorder(model)
+        one = model.prefill(PROMPTS[-1]).stats
+        every = model.prefill(PROMPTS[-1], positions=range(len(PROMPTS[-1]))).stats
+    used = [len(np.unique(ids)) for ids, _ in recorder.seen]
+    page = package.manifest.tape[-2].padded_bytes
+    assert used[2] == package.manifest.config.moe.top_k
+    assert used[5] >= 2 * used[2]
+    # Embedding rows may share blocks in one run and not in the other, hence less than a page of difference.
+    assert abs(every.bytes_read - one.bytes_read - (used[5] - used[2]) * page) < page
+
+
+def test_below_the_floor_is_refused_with_the_floor_and_its_parts(package):
+    with pytest.raises(BudgetError, match=r"below the floor of .* for 1 tokens: process .*, activations .*, the largest pages") as e:
+        estream.load(package.path, memory=machine.resident_bytes())
+    with estream.load(package.path, memory=e.value.floor_bytes + 4 * MiB) as model:
+        assert model.prefill([1]).logits.shape == (330,)
+        with pytest.raises(BudgetError, match="shorten the prompt"):
+            model.prefill_batch([list(range(300))] * 40)
+        assert model.prefill([1]).logits.shape == (330,)
+
+
+def test_bad_prompts_are_refused_at_the_door(package):
+    with estream.load(package.path) as model:
+        for prompt, message in (
+            ([], "is empty"),
+            ([330], r"id 330, the vocabulary is 0\.\.329"),
+            ([-1], "id -1"),
+            ([0] * 513, "513 tokens, the model's context is 512"),
+            ([[1, 2]], "flat sequence"),
+            ([0.5], "whole-number"),
+            ("text", "without a tokenizer"),
+        ):
+            with pytest.raises(PromptError, match=message):
+                model.prefill(prompt)
+        with pytest.raises(PromptError, match="prompt 1 is empty"):
+            model.prefill_batch([[1], []])
+        with pytest.raises(PromptError, match="position 2 is outside"):
+            model.prefill([1, 2], positions=[2])
+        with pytest.raises(PromptError, match="no prompt"):
+            model.prefill_batch([])
+
+
+def test_bad_options_are_refused(package):
+    for options, message in (
+        ({"device": "gpu"}, "device"),
+        ({"activations": "int4"}, "activations"),
+        ({"threads": 0}, "threads"),
+        ({"memory": "much"}, "not a size"),
+    ):
+        with pytest.raises((OptionError, estream.EstreamError), match=message):
+            estream.load(package.path, **options)
+
+
+def test_calls_from_several_threads_queue(package, alone):
+    results: dict[int, np.ndarray] = {}
+    with estream.load(package.path) as model:
+
+        def work(index: int) -> None:
+            results[index] = model.prefill(PROMPTS[index]).logits
+
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(PROMPTS))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for index, expected in enumerate(alone):
+        np.testing.assert_array_equal(results[index], expected)
+
+
+def test_closed_and_forked_models_say_so(package):
+    model = estream.load(package.path)
+    child = os.fork()
+    if child == 0:
+        try:
+            model.prefill([1])
+        except StateError as error:
+            os._exit(0 if "fork" in str(error) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    model.close()
+    model.close()
+    with pytest.raises(StateError, match="closed"):
+        model.prefill([1])

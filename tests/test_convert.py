@@ -1,0 +1,274 @@
+"""Conversion: what it refuses, what it leaves behind, and where checkpoints come from."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import estream
+from conftest import DEMO
+from estream.conversion import ConvertOptions, convert, interleave
+from estream.errors import CheckpointError, OptionError, PackageError
+from hub_server import HubServer
+from tiny import OLMOE_SHAPES, make_olmoe
+
+SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    make_olmoe(tmp_path / "source", SHAPE)
+    return tmp_path / "source"
+
+
+def _files(package) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in package.path.iterdir() if p.name != "manifest.json"}
+
+
+def test_equal_sources_give_equal_packages_in_every_layout(tmp_path: Path):
+    """Sharded or not, experts fused or apart: the same bytes."""
+    make_olmoe(tmp_path / "one", SHAPE)
+    make_olmoe(tmp_path / "sharded", SHAPE, max_shard_size="100KB")
+    assert len(list((tmp_path / "sharded").glob("*.safetensors"))) > 2
+    shutil.copytree(tmp_path / "sharded", tmp_path / "no-index")
+    (tmp_path / "no-index/model.safetensors.index.json").unlink()
+    _fuse(tmp_path / "one", tmp_path / "fused")
+    packages = [convert(tmp_path / name, tmp_path / f"{name}.estream") for name in ("one", "sharded", "no-index", "fused")]
+    for package in packages[1:]:
+        assert _files(package) == _files(packages[0])
+
+
+def _fuse(source: Path, to: Path) -> None:
+    """The layout in which transformers 5 holds experts: [experts, 2 * width, hidden], gate first."""
+    tensors = load_file(source / "model.safetensors")
+    result = {name: value for name, value in tensors.items() if ".experts." not in name}
+    for layer in range(3):
+        prefix = f"model.layers.{layer}.mlp.experts."
+        parts = {n: np.stack([tensors[f"{prefix}{e}.{n}_proj.weight"] for e in range(8)]) for n in ("gate", "up", "down")}
+        result[f"{prefix}gate_up_proj"] = np.concatenate([parts["gate"], parts["up"]], 1)
+        result[f"{prefix}down_proj"] = parts["down"]
+    to.mkdir()
+    save_file(result, to / "model.safetensors", {"format": "pt"})
+    shutil.copy(source / "config.json", to)
+
+
+def test_gate_and_up_alternate_by_sixteen():
+    assert interleave(20, 64).tolist() == [
+        *range(16), *range(20, 36), *range(16, 20), *[-1] * 12, *range(36, 40), *[-1] * 12,
+    ]  # fmt: skip
+
+
+def _edit(source: Path, change) -> None:
+    tensors = load_file(source / "model.safetensors")
+    change(tensors)
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+
+
+def _config(source: Path, **values) -> None:
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | values))
+
+
+UP = "model.layers.1.mlp.experts.3.up_proj.weight"
+
+DAMAGE = {
+    "a missing tensor": (lambda s: _edit(s, lambda t: t.pop(UP)), f"tensor '{UP}' is missing"),
+    "an extra tensor": (lambda s: _edit(s, lambda t: t.update(extra=np.ones(3, np.float32))), "tensor 'extra' is not part of"),
+    "an extra bias": (
+        lambda s: _edit(s, lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)})),
+        "'model.layers.0.self_attn.q_proj.bias' is not part of",
+    ),
+    "a wrong shape": (lambda s: _edit(s, lambda t: t.update({UP: t[UP][:-1].copy()})), rf"tensor '{UP}' is \(31, 64\), expected \(32, 64\)"),
+    "a wrong type": (lambda s: _edit(s, lambda t: t.update({UP: t[UP].astype(np.int32)})), f"tensor '{UP}' is I32; supported"),
+    "a value that is not a number": (lambda s: _edit(s, lambda t: t[UP].__setitem__((2, 2), np.nan)), "not finite"),
+    "a norm that is infinite": (
+        lambda s: _edit(s, lambda t: t["model.norm.weight"].__setitem__(0, np.inf)),
+        "'model.norm.weight' holds values that are not finite",
+    ),
+    "an unknown architecture": (lambda s: _config(s, architectures=["LlamaForCausalLM"]), "LlamaForCausalLM is not supported"),
+    "no architecture": (lambda s: _config(s, architectures=None), "model_type 'olmoe' is not supported"),
+    "an unknown activation": (lambda s: _config(s, hidden_act="relu"), "'hidden_act' is 'relu'"),
+    "scaled rotary positions": (
+        lambda s: _config(s, rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
+        "rotary positions of type 'yarn'",
+    ),
+    "more chosen experts than there are": (lambda s: _config(s, num_experts_per_tok=9), "num_experts_per_tok 9 exceeds"),
+    "a count that is not one": (lambda s: _config(s, num_hidden_layers="3"), "'num_hidden_layers' must be a positive whole"),
+    "a missing count": (lambda s: _config(s, vocab_size=None), "'vocab_size' is missing"),
+    "fewer layers than tensors": (lambda s: _config(s, num_hidden_layers=2), "'model.layers.2.input_layernorm.weight' and"),
+    "config.json damaged": (lambda s: (s / "config.json").write_text("{"), "config.json: cannot be read"),
+    "config.json absent": (lambda s: (s / "config.json").unlink(), "config.json: missing"),
+    "no weights": (lambda s: (s / "model.safetensors").unlink(), "no .safetensors file"),
+    "a truncated file": (
+        lambda s: os.truncate(s / "model.safetensors", (s / "model.safetensors").stat().st_size - 10),
+        "model.safetensors: not a whole safetensors file",
+    ),
+    "not a safetensors file": (lambda s: (s / "model.safetensors").write_bytes(b"x" * 100), "not a whole safetensors file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_checkpoint_is_refused_by_name_and_nothing_is_left(damage: str, source: Path, tmp_path: Path):
+    change, message = DAMAGE[damage]
+    change(source)
+    with pytest.raises(CheckpointError, match=message):
+        convert(source, tmp_path / "out.estream")
+    assert [p.name for p in tmp_path.iterdir()] == ["source"]
+
+
+def test_missing_and_truncated_shards_are_named(tmp_path: Path):
+    make_olmoe(tmp_path / "source", SHAPE, max_shard_size="100KB")
+    shards = sorted((tmp_path / "source").glob("*.safetensors"))
+    whole = shards[1].read_bytes()
+    shards[1].write_bytes(whole[:-1])
+    with pytest.raises(CheckpointError, match=f"{shards[1].name}: not a whole"):
+        convert(tmp_path / "source", tmp_path / "out.estream")
+    shards[1].unlink()
+    with pytest.raises(CheckpointError, match=f"{shards[1].name}: this shard is missing"):
+        convert(tmp_path / "source", tmp_path / "out.estream")
+    shutil.copy(shards[0], shards[1])
+    with pytest.raises(CheckpointError, match="is also in"):
+        convert(tmp_path / "source", tmp_path / "out.estream")
+
+
+def test_a_tied_head_that_is_stored_again_is_ignored_and_a_missing_one_is_an_error(tmp_path: Path):
+    tied = SHAPE | {"tie_word_embeddings": True}
+    make_olmoe(tmp_path / "tied", tied)
+    shutil.copytree(tmp_path / "tied", tmp_path / "twice")
+    _edit(tmp_path / "twice", lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].copy()}))
+    assert _files(convert(tmp_path / "tied", tmp_path / "a.estream")) == _files(convert(tmp_path / "twice", tmp_path / "b.estream"))
+    _config(tmp_path / "tied", tie_word_embeddings=False)
+    with pytest.raises(CheckpointError, match="'lm_head.weight' is missing"):
+        convert(tmp_path / "tied", tmp_path / "c.estream")
+
+
+def test_half_precision_sources_give_what_their_values_say(tmp_path: Path):
+    model = make_olmoe(tmp_path / "float32", SHAPE)
+    for dtype in ("bfloat16", "float16"):
+        import torch
+
+        half = model.to(getattr(torch, dtype))
+        half.save_pretrained(tmp_path / dtype)
+        half.float().save_pretrained(tmp_path / f"{dtype}-as-float32")
+        a = convert(tmp_path / dtype, tmp_path / f"{dtype}.estream")
+        b = convert(tmp_path / f"{dtype}-as-float32", tmp_path / f"{dtype}-32.estream")
+        assert (a.path / "pages.bin").read_bytes() == (b.path / "pages.bin").read_bytes()
+        with estream.load(a.path) as one, estream.load(b.path) as two:
+            np.testing.assert_array_equal(one.prefill([1, 2, 3]).logits, two.prefill([1, 2, 3]).logits)
+
+
+def test_a_package_is_replaced_only_by_force_and_only_a_package(source: Path, tmp_path: Path):
+    target = tmp_path / "out.estream"
+    convert(source, target)
+    with pytest.raises(PackageError, match="exists already; --force"):
+        convert(source, target)
+    convert(source, target, ConvertOptions(bits=8, force=True))
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(PackageError, match="is not an estream package, so it is not replaced"):
+        convert(source, tmp_path / "mine", ConvertOptions(force=True))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["mine", "out.estream", "source"]
+
+
+@pytest.mark.parametrize("target", ["/proc/out.estream", "no/such/folder/out.estream"])
+def test_an_unwritable_target_is_one_clear_error(source: Path, target: str, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PackageError, match=target.split("/")[1]):
+        convert(source, target)
+
+
+def test_a_full_disk_is_refused_before_and_during_writing(source: Path, tmp_path: Path, monkeypatch):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "none", mount], check=False).returncode:
+        pytest.skip("mounting a small file system needs root")
+    try:
+        with pytest.raises(PackageError, match="the package needs .* are free"):
+            convert(source, mount / "out.estream")
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(1 << 40, 0, 1 << 40))
+        with pytest.raises(PackageError, match="the disk is full"):
+            convert(source, mount / "out.estream")
+        assert list(mount.iterdir()) == []
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_options_are_checked(source: Path, tmp_path: Path):
+    for options, message in ((ConvertOptions(bits=5), "--bits"), (ConvertOptions(group=48), "--group"), (ConvertOptions(device="gpu"), "--device")):
+        with pytest.raises(OptionError, match=message):
+            convert(source, tmp_path / "out.estream", options)
+
+
+_PROGRAM = "import sys; from estream.cli.main import main; main()"
+
+
+def test_a_killed_conversion_leaves_no_package_or_a_whole_one(tmp_path: Path):
+    target = tmp_path / "out.estream"
+    outcomes = set()
+    begin = time.monotonic()
+    subprocess.run([sys.executable, "-c", _PROGRAM, "convert", DEMO, target], check=True, capture_output=True)
+    whole = time.monotonic() - begin
+    shutil.rmtree(target)
+    for step in range(12):
+        process = subprocess.Popen([sys.executable, "-c", _PROGRAM, "convert", DEMO, target], stdout=subprocess.DEVNULL)
+        time.sleep(whole * (0.3 + 0.07 * step))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        outcomes.add(target.exists())
+        if target.exists():
+            with estream.load(target) as model:
+                model.prefill([1])
+            shutil.rmtree(target)
+    assert False in outcomes
+    # The next conversion clears away what was left.
+    convert(DEMO, target)
+    assert [p.name for p in tmp_path.iterdir()] == ["out.estream"]
+
+
+def test_a_package_moved_aside_by_a_killed_replacement_comes_back(source: Path, tmp_path: Path):
+    package = convert(source, tmp_path / "out.estream")
+    before = _files(package)
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    (tmp_path / "out.estream").rename(tmp_path / f".out.estream.partial-{dead.pid}.old")
+    with pytest.raises(PackageError, match="exists already"):
+        convert(source, tmp_path / "out.estream")
+    assert _files(package) == before
+
+
+def test_a_hub_id_is_fetched_and_converted(source: Path, tmp_path: Path):
+    with HubServer("owner/tiny-moe", source) as server:
+        env = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"}
+        command = [sys.executable, "-c", _PROGRAM, "convert"]
+        subprocess.run([*command, "owner/tiny-moe", tmp_path / "hub.estream"], env=env, check=True, capture_output=True)
+        failed = subprocess.run([*command, "owner/absent", tmp_path / "x.estream"], env=env, capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("estream: error: owner/absent: no such folder here, and the hub did not give it")
+    assert len(failed.stderr.splitlines()) == 1
+    local = convert(source, tmp_path / "local.estream")
+    assert (tmp_path / "hub.estream/pages.bin").read_bytes() == (local.path / "pages.bin").read_bytes()
+
+
+def test_conversion_holds_one_matrix_at_a_time(tmp_path: Path):
+    """Peak memory of a conversion stays far below the size of the checkpoint."""
+    program = (
+        "import resource, sys; from estream.conversion import convert; import estream\n"
+        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "convert(sys.argv[1], sys.argv[2])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base)"
+    )
+    wide = SHAPE | {"hidden_size": 512, "intermediate_size": 512, "num_experts": 32, "vocab_size": 8000}
+    make_olmoe(tmp_path / "source", wide)
+    size = (tmp_path / "source/model.safetensors").stat().st_size
+    run = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "source", tmp_path / "out.estream"], capture_output=True, text=True, check=True
+    )
+    assert size > 300e6
+    assert int(run.stdout) * 1024 < 64e6

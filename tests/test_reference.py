@@ -1,0 +1,118 @@
+"""The engine against transformers, which computes in float32 with the weights that the package holds."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from transformers import OlmoeConfig, OlmoeForCausalLM
+
+import estream
+from estream.conversion import ConvertOptions, convert
+from estream.engine.model import Model
+from estream.engine.routing import RoutingLists
+from reference import save_folder, state_dict
+from tiny import OLMOE_SHAPES, from_state, logits, make_olmoe
+from tolerances import FLOAT_LOGITS, INT8_LOGITS_RMS, ROUTING_WEIGHTS
+
+TOKENS = 90
+
+
+class Tiny:
+    """A package and the transformers model with its dequantised weights."""
+
+    def __init__(self, folder: Path, shape: dict, bits: int, group: int) -> None:
+        model = make_olmoe(folder / "source", shape)
+        self.package = convert(folder / "source", folder / "tiny.estream", ConvertOptions(bits, group))
+        original = load_file(folder / "source/model.safetensors")
+        config = OlmoeConfig.from_pretrained(folder / "source")
+        config.tie_word_embeddings = False
+        save_folder(folder / "stored", state_dict(self.package, original), config.to_json_string())
+        self.reference = from_state(config, folder / "stored")
+        self.ids = np.random.default_rng(5).integers(0, model.config.vocab_size, TOKENS).astype(np.int32)
+        self.expected = logits(self.reference, self.ids)
+
+
+@pytest.fixture(scope="module", params=[(s, b) for s in OLMOE_SHAPES for b in (4, 8)], ids=lambda p: f"{p[0]}, {p[1]} bits")
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    name, bits = request.param
+    return Tiny(tmp_path_factory.mktemp("tiny"), OLMOE_SHAPES[name], bits, 32 if bits == 4 else 64)
+
+
+class RoutingRecorder:
+    """Sees, and may replace, what the device routes."""
+
+    def __init__(self, model: Model, forced: list[tuple[np.ndarray, np.ndarray]] | None = None) -> None:
+        self.seen: list[tuple[np.ndarray, np.ndarray]] = []
+        device = model._device
+        original = device.route
+
+        def route(spec, address):
+            routing = original(spec, address)
+            a, rows = device._a, len(device._residual)
+            self.seen.append((a.expert_ids[:rows].copy(), a.expert_weights[:rows].copy()))
+            if forced is None:
+                return routing
+            a.expert_ids[:rows], a.expert_weights[:rows] = forced[len(self.seen) - 1]
+            return RoutingLists.of(a.expert_ids[:rows], a.expert_weights[:rows], device._config.moe.experts)
+
+        device.route = route  # type: ignore[method-assign]
+
+
+def _run(tiny: Tiny, activations: str, forced=None) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    with estream.load(tiny.package.path, threads=2, activations=activations) as model:
+        recorder = RoutingRecorder(model, forced)
+        result = model.prefill(tiny.ids, positions=range(TOKENS))
+        return result.logits, recorder.seen
+
+
+def _reference_routing(model: OlmoeForCausalLM, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    found = []
+    hooks = [
+        layer.mlp.gate.register_forward_hook(lambda module, args, out: found.append((out[2].numpy(), out[1].numpy())))
+        for layer in model.model.layers
+    ]
+    logits(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def test_float_path_gives_the_reference_logits_at_every_position(tiny: Tiny):
+    found, _ = _run(tiny, "float")
+    assert np.abs(found - tiny.expected).max() <= FLOAT_LOGITS * np.abs(tiny.expected).max()
+
+
+def test_float_path_chooses_the_same_experts_with_the_same_weights(tiny: Tiny):
+    _, seen = _run(tiny, "float")
+    for (ids, weights), (expected_ids, expected_weights) in zip(seen, _reference_routing(tiny.reference, tiny.ids), strict=True):
+        order, expected_order = np.argsort(ids, 1), np.argsort(expected_ids, 1)
+        np.testing.assert_array_equal(np.take_along_axis(ids, order, 1), np.take_along_axis(expected_ids, expected_order, 1))
+        np.testing.assert_allclose(
+            np.take_along_axis(weights, order, 1),
+            np.take_along_axis(expected_weights, expected_order, 1),
+            rtol=ROUTING_WEIGHTS,
+            atol=ROUTING_WEIGHTS,
+        )
+
+
+def test_int8_path_with_the_same_routing_stays_close(tiny: Tiny, record_property):
+    _, forced = _run(tiny, "float")
+    found, free = _run(tiny, "int8", forced)
+    error = np.sqrt(np.mean((found - tiny.expected) ** 2) / np.mean(tiny.expected**2))
+    flips = np.mean([np.sort(a, 1) != np.sort(b, 1) for (a, _), (b, _) in zip(free, forced, strict=True)])
+    record_property("rms_error", float(error))
+    record_property("routing_flips", float(flips))
+    assert error <= INT8_LOGITS_RMS
+
+
+def test_positions_give_the_rows_that_the_last_position_would(tiny: Tiny):
+    with estream.load(tiny.package.path, threads=1) as model:
+        whole = model.prefill(tiny.ids, positions=[0, 40, TOKENS - 1]).logits
+        for row, position in zip(whole, (0, 40, TOKENS - 1), strict=True):
+            np.testing.assert_array_equal(row, model.prefill(tiny.ids[: position + 1]).logits)
+
+
+def test_transformers_itself_is_the_pinned_one():
+    assert torch.__version__.startswith("2.13.0")

@@ -1,0 +1,17 @@
+"""Named tolerances, each with its reason."""
+
+#: Float activations against transformers in float32 on the same weights: sums in another order, over the largest logit.
+FLOAT_LOGITS = 1e-3
+#: 8-bit activations with the routing of the float path: RMS error over the RMS of the logits.
+INT8_LOGITS_RMS = 5e-2
+#: Float kernels of one variant against another: fused and separate products round differently.
+VARIANT_RELATIVE = 2e-5
+#: Routing weights of the float path: softmax of logits that differ by their summation order.
+ROUTING_WEIGHTS = 1e-4
+
+#: Quality of the demo model (400 held-out prompts), from its own bars.
+KL_8BIT = 7e-4
+SAME_TOP_8BIT = 0.98
+KL_4BIT = 5e-3
+PERPLEXITY_4BIT = 1.01
+ACCURACY_4BIT = 0.01
