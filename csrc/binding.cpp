@@ -123,7 +123,8 @@ struct Expert {
 
 template <typename X>
 void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, const Array<int32_t, 1>& tokens,
-            const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized* quantized, const Floats& y) {
+            const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized* quantized,
+            const Floats& y) {
   const size_t count = tokens.shape(0);
   require(weights.shape(0) == count, "tokens and weights differ in length");
   check_rows(to, count, static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
@@ -221,27 +222,34 @@ nb::ndarray<uint8_t, nb::numpy, nb::ndim<1>> arena_bytes(nb::handle_t<Arena> sel
 
 const char* state_name(ReadState state) {
   switch (state) {
-    case ReadState::pending: return "pending";
-    case ReadState::ready: return "ready";
-    case ReadState::failed_io: return "io";
-    case ReadState::failed_short: return "short";
-    case ReadState::failed_checksum: return "checksum";
-    case ReadState::cancelled: return "cancelled";
+    case ReadState::pending:
+      return "pending";
+    case ReadState::ready:
+      return "ready";
+    case ReadState::failed_io:
+      return "io";
+    case ReadState::failed_short:
+      return "short";
+    case ReadState::failed_checksum:
+      return "checksum";
+    case ReadState::cancelled:
+      return "cancelled";
   }
   return "unknown";
 }
 
 void bind_reading(nb::module_& m) {
   nb::class_<Arena>(m, "Arena")
-      .def(nb::init<size_t>(), "bytes"_a)
+      .def(nb::init<size_t>(), "size"_a)
       .def_prop_ro("address", [](const Arena& a) { return reinterpret_cast<uintptr_t>(a.base()); })
       .def("bytes", &arena_bytes)
-      .def("populate",
-           [](Arena& a, size_t offset, size_t bytes) {
-             require(offset <= a.bytes() && bytes <= a.bytes() - offset, "the part lies outside the arena");
-             a.populate(offset, bytes);
-           },
-           "offset"_a, "bytes"_a, ReleaseGil());
+      .def(
+          "populate",
+          [](Arena& a, size_t offset, size_t bytes) {
+            require(offset <= a.bytes() && bytes <= a.bytes() - offset, "the part lies outside the arena");
+            a.populate(offset, bytes);
+          },
+          "offset"_a, "size"_a, ReleaseGil());
 
   nb::class_<Reader>(m, "Reader")
       .def(
@@ -299,114 +307,122 @@ void bind_shapes(nb::module_& m) {
            "sums"_a.noconvert());
   nb::class_<Attention>(m, "Attention")
       .def(nb::init<int, int, int, int, float>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a);
-  nb::class_<Expert>(m, "Expert")
-      .def(nb::init<Matrix, Matrix, int64_t>(), "gate_up"_a, "down"_a, "down_offset"_a);
+  nb::class_<Expert>(m, "Expert").def(nb::init<Matrix, Matrix, int64_t>(), "gate_up"_a, "down"_a, "down_offset"_a);
 }
 
 template <typename Device>
 void bind_products(Device& device) {
   device
-      .def("matmul",
-           [](CpuDevice& d, const Matrix& m, uintptr_t address, const Quantized& x, const StridedFloats& y, bool add) {
-             matmul(d, m, address, x, x.codes.shape(0), y, add);
-           },
-           "matrix"_a, "address"_a, "x"_a, "y"_a.noconvert(), "add"_a = false, ReleaseGil())
-      .def("matmul",
-           [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add) {
-             matmul(d, m, address, x, x.shape(0), y, add);
-           },
-           "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, ReleaseGil())
-      .def("expert",
-           [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
-              const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized& quantized,
-              const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, &quantized, y); },
-           "expert"_a, "address"_a, "x"_a, "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "hidden"_a.noconvert(),
-           "quantized"_a, "y"_a.noconvert(), ReleaseGil())
-      .def("expert",
-           [](CpuDevice& d, const Expert& e, uintptr_t address, const Floats& x, const Array<int32_t, 1>& tokens,
-              const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized&,
-              const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, nullptr, y); },
-           "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
-           "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
+      .def(
+          "matmul",
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Quantized& x, const StridedFloats& y, bool add) {
+            matmul(d, m, address, x, x.codes.shape(0), y, add);
+          },
+          "matrix"_a, "address"_a, "x"_a, "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+      .def(
+          "matmul",
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add) {
+            matmul(d, m, address, x, x.shape(0), y, add);
+          },
+          "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+      .def(
+          "expert",
+          [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
+             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized& quantized,
+             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, &quantized, y); },
+          "expert"_a, "address"_a, "x"_a, "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
+          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "expert",
+          [](CpuDevice& d, const Expert& e, uintptr_t address, const Floats& x, const Array<int32_t, 1>& tokens,
+             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized&,
+             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, nullptr, y); },
+          "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
+          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
 }
 
 template <typename Device>
 void bind_rows(Device& device) {
   device
-      .def("rms_norm",
-           [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
-             require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
-             d.rms_norm(rows(x), static_cast<int>(columns), reinterpret_cast<const float*>(weight), eps, rows(y));
-           },
-           "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
-      .def("quantize",
-           [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
-             const int padded = static_cast<int>(to.codes.shape(1));
-             require(to.codes.shape(0) == x.shape(0) && columns <= padded && columns <= static_cast<int>(x.shape(1)),
-                     "quantize: shapes differ");
-             require(to.group() % 16 == 0, "quantize: groups must be a multiple of 16");
-             d.quantize(rows(x), columns, padded, to.group(), to.codes.data(), to.scales.data(), to.sums.data());
-           },
-           "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
-      .def("rope",
-           [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
-             require(head_dim % 2 == 0 && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
-             require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) &&
-                         static_cast<int>(cosine.shape(1)) == head_dim / 2 && static_cast<int>(sine.shape(1)) == head_dim / 2,
-                     "rope: angles do not fit");
-             d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim);
-           },
-           "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
+      .def(
+          "rms_norm",
+          [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
+            require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
+            d.rms_norm(rows(x), static_cast<int>(columns), reinterpret_cast<const float*>(weight), eps, rows(y));
+          },
+          "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "quantize",
+          [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
+            const int padded = static_cast<int>(to.codes.shape(1));
+            require(to.codes.shape(0) == x.shape(0) && columns <= padded && columns <= static_cast<int>(x.shape(1)),
+                    "quantize: shapes differ");
+            require(to.group() % 16 == 0, "quantize: groups must be a multiple of 16");
+            d.quantize(rows(x), columns, padded, to.group(), to.codes.data(), to.scales.data(), to.sums.data());
+          },
+          "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
+      .def(
+          "rope",
+          [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
+            require(head_dim % 2 == 0 && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
+            require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) &&
+                        static_cast<int>(cosine.shape(1)) == head_dim / 2 && static_cast<int>(sine.shape(1)) == head_dim / 2,
+                    "rope: angles do not fit");
+            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim);
+          },
+          "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
 }
 
 template <typename Device>
 void bind_attention_and_routing(Device& device) {
   device
-      .def("store_key_values",
-           [](CpuDevice& d, const Attention& a, const Floats& keys, const Floats& values, const Array<int32_t, 1>& to,
-              const Array<float, 1>& all_keys, const Array<float, 1>& all_values, int64_t capacity) {
-             require(keys.shape(0) == values.shape(0) &&
-                         static_cast<int>(keys.shape(1)) >= a.shape.kv_heads * a.shape.head_dim &&
-                         static_cast<int>(values.shape(1)) >= a.shape.kv_heads * a.shape.value_dim,
-                     "keys and values do not fit the heads");
-             check_rows(to, keys.shape(0), capacity, "a key's row is out of range");
-             d.store_key_values(a.shape, rows(keys), rows(values), to.data(), a.key_values(all_keys, all_values, capacity));
-           },
-           "attention"_a, "keys"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(), "all_keys"_a.noconvert(),
-           "all_values"_a.noconvert(), "capacity"_a, ReleaseGil())
-      .def("attention",
-           [](CpuDevice& d, const Attention& a, const Floats& queries, const Array<int32_t, 1>& positions,
-              const Array<int32_t, 1>& bases, const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity,
-              const Floats& out) {
-             require(static_cast<int>(queries.shape(1)) >= a.shape.heads * a.shape.head_dim &&
-                         static_cast<int>(out.shape(1)) >= a.shape.heads * a.shape.value_dim &&
-                         out.shape(0) == queries.shape(0),
-                     "queries do not fit the heads");
-             check_rows(positions, queries.shape(0), capacity, "a position is out of range");
-             check_rows(bases, queries.shape(0), capacity, "a base is out of range");
-             for (size_t i = 0; i < queries.shape(0); i++)
-               require(bases.data()[i] % kKeyRun == 0 && bases.data()[i] + positions.data()[i] < capacity,
-                       "a query's keys are out of range");
-             d.attention(a.shape, rows(queries), positions.data(), bases.data(), a.key_values(keys, values, capacity),
-                         rows(out));
-           },
-           "attention"_a, "queries"_a.noconvert(), "positions"_a.noconvert(), "bases"_a.noconvert(), "keys"_a.noconvert(),
-           "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), ReleaseGil())
-      .def("scatter_add",
-           [](CpuDevice& d, const Floats& x, const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& y) {
-             require(x.shape(1) == y.shape(1) && weights.shape(0) == x.shape(0), "scatter: shapes differ");
-             check_rows(to, x.shape(0), static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
-             d.scatter_add(rows(x), {to.data(), weights.data()}, rows(y));
-           },
-           "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil())
-      .def("router",
-           [](CpuDevice& d, const Floats& x, uintptr_t weight, int hidden, const Floats& logits) {
-             require(logits.shape(1) % 16 == 0 && logits.shape(0) == x.shape(0) && hidden <= static_cast<int>(x.shape(1)),
-                     "router: shapes differ");
-             d.router(rows(x), reinterpret_cast<const float*>(weight), hidden, static_cast<int>(logits.shape(1)),
-                      logits.data());
-           },
-           "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
+      .def(
+          "store_key_values",
+          [](CpuDevice& d, const Attention& a, const Floats& keys, const Floats& values, const Array<int32_t, 1>& to,
+             const Array<float, 1>& all_keys, const Array<float, 1>& all_values, int64_t capacity) {
+            require(keys.shape(0) == values.shape(0) &&
+                        static_cast<int>(keys.shape(1)) >= a.shape.kv_heads * a.shape.head_dim &&
+                        static_cast<int>(values.shape(1)) >= a.shape.kv_heads * a.shape.value_dim,
+                    "keys and values do not fit the heads");
+            check_rows(to, keys.shape(0), capacity, "a key's row is out of range");
+            d.store_key_values(a.shape, rows(keys), rows(values), to.data(), a.key_values(all_keys, all_values, capacity));
+          },
+          "attention"_a, "keys"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(), "all_keys"_a.noconvert(),
+          "all_values"_a.noconvert(), "capacity"_a, ReleaseGil())
+      .def(
+          "attention",
+          [](CpuDevice& d, const Attention& a, const Floats& queries, const Array<int32_t, 1>& positions,
+             const Array<int32_t, 1>& bases, const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity,
+             const Floats& out) {
+            require(static_cast<int>(queries.shape(1)) >= a.shape.heads * a.shape.head_dim &&
+                        static_cast<int>(out.shape(1)) >= a.shape.heads * a.shape.value_dim && out.shape(0) == queries.shape(0),
+                    "queries do not fit the heads");
+            check_rows(positions, queries.shape(0), capacity, "a position is out of range");
+            check_rows(bases, queries.shape(0), capacity, "a base is out of range");
+            for (size_t i = 0; i < queries.shape(0); i++)
+              require(bases.data()[i] % kKeyRun == 0 && bases.data()[i] + positions.data()[i] < capacity,
+                      "a query's keys are out of range");
+            d.attention(a.shape, rows(queries), positions.data(), bases.data(), a.key_values(keys, values, capacity),
+                        rows(out));
+          },
+          "attention"_a, "queries"_a.noconvert(), "positions"_a.noconvert(), "bases"_a.noconvert(), "keys"_a.noconvert(),
+          "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), ReleaseGil())
+      .def(
+          "scatter_add",
+          [](CpuDevice& d, const Floats& x, const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& y) {
+            require(x.shape(1) == y.shape(1) && weights.shape(0) == x.shape(0), "scatter: shapes differ");
+            check_rows(to, x.shape(0), static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
+            d.scatter_add(rows(x), {to.data(), weights.data()}, rows(y));
+          },
+          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "router",
+          [](CpuDevice& d, const Floats& x, uintptr_t weight, int hidden, const Floats& logits) {
+            require(logits.shape(1) % 16 == 0 && logits.shape(0) == x.shape(0) && hidden <= static_cast<int>(x.shape(1)),
+                    "router: shapes differ");
+            d.router(rows(x), reinterpret_cast<const float*>(weight), hidden, static_cast<int>(logits.shape(1)), logits.data());
+          },
+          "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
 }
 
 }  // namespace
@@ -417,12 +433,13 @@ NB_MODULE(_native, m) {
   bind_reading(m);
   bind_shapes(m);
   auto device = nb::class_<CpuDevice>(m, "CpuDevice")
-                    .def("__init__",
-                         [](CpuDevice* self, int threads) {
-                           require(threads >= 1 && threads <= 1024, "threads must lie in 1..1024");
-                           new (self) CpuDevice(threads);
-                         },
-                         "threads"_a)
+                    .def(
+                        "__init__",
+                        [](CpuDevice* self, int threads) {
+                          require(threads >= 1 && threads <= 1024, "threads must lie in 1..1024");
+                          new (self) CpuDevice(threads);
+                        },
+                        "threads"_a)
                     .def_prop_ro("variant", &CpuDevice::variant)
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
@@ -446,8 +463,9 @@ NB_MODULE(_native, m) {
   m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
   m.def("seal_rows", &seal_rows, "rows"_a.noconvert(), "records"_a.noconvert(), ReleaseGil());
   m.def("open_records", &open_records, "data"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), ReleaseGil());
-  m.def("checksum", [](const ConstBytes& data) { return select_kernels().checksum(data.data(), data.size()); },
-        "data"_a.noconvert(), ReleaseGil());
+  m.def(
+      "checksum", [](const ConstBytes& data) { return select_kernels().checksum(data.data(), data.size()); },
+      "data"_a.noconvert(), ReleaseGil());
   m.def("variants", [] {
     std::vector<std::string> names;
     for (const char* const* n = available_kernels(); *n; n++) names.emplace_back(*n);

@@ -21,8 +21,8 @@ int blocks(int count, int block) { return (count + block - 1) / block; }
 CpuDevice::CpuDevice(int threads)
     : kernels_(select_kernels()),
       pool_(threads),
-      scratch_floats_(std::max<size_t>(attention_scratch_floats(kMaxValueDim),
-                                       static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
+      scratch_floats_(
+          std::max<size_t>(attention_scratch_floats(kMaxValueDim), static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
       scratch_(scratch_floats_ * threads) {}
 
 void CpuDevice::rms_norm(Rows x, int columns, const float* weight, float eps, Rows y) {
@@ -55,8 +55,7 @@ void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, 
   });
 }
 
-void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count,
-                       const PanelOutput& out) {
+void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out) {
   const int panels = w.panels();
   pool_.run(panels * blocks(count, kRowBlock), [&](int task, int thread) {
     const int panel = task % panels, first = task / panels * kRowBlock;

@@ -26,9 +26,12 @@ float half_to_float(uint16_t half) {
 
 float weight_at(const WeightRows& source, int64_t index) {
   switch (source.type) {
-    case WeightType::float32: return static_cast<const float*>(source.data)[index];
-    case WeightType::float16: return half_to_float(static_cast<const uint16_t*>(source.data)[index]);
-    case WeightType::bfloat16: return from_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(source.data)[index]) << 16);
+    case WeightType::float32:
+      return static_cast<const float*>(source.data)[index];
+    case WeightType::float16:
+      return half_to_float(static_cast<const uint16_t*>(source.data)[index]);
+    case WeightType::bfloat16:
+      return from_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(source.data)[index]) << 16);
   }
   return 0.0f;
 }

@@ -54,7 +54,12 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
   drop_settled_pages();
   const uint64_t first = first_live_ + pages_.size();
   for (const PagePart& part : pages)
-    pages_.push_back({address + part.begin, offset + part.begin, part.length, part.checksum, part.verify, 0,
+    pages_.push_back({address + part.begin,
+                      offset + part.begin,
+                      part.length,
+                      part.checksum,
+                      part.verify,
+                      0,
                       {ReadState::pending, 0, offset + part.begin}});
   size_t covered = 0;
   for (uint64_t begin = 0; begin < length; begin += request_bytes_) {

@@ -23,7 +23,9 @@ class ThreadPool {
   // Calls task(index, thread) for every index below count; returns when all are done. Tasks must not throw.
   template <typename Task>
   void run(int count, Task&& task) {
-    const auto call = [](void* context, int index, int thread) { (*static_cast<std::remove_reference_t<Task>*>(context))(index, thread); };
+    const auto call = [](void* context, int index, int thread) {
+      (*static_cast<std::remove_reference_t<Task>*>(context))(index, thread);
+    };
     run_erased(count, call, &task);
   }
 

@@ -95,5 +95,7 @@ def save_folder(folder: Path, tensors: dict[str, np.ndarray], config: str) -> No
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: np.ascontiguousarray(v, np.float32) for k, v in tensors.items()}, folder / "model.safetensors", {"format": "pt"})
+    save_file(
+        {k: np.ascontiguousarray(v, np.float32) for k, v in tensors.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
     (folder / "config.json").write_text(config)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_reference import RoutingRecorder
+from tiny import OLMOE_SHAPES, make_olmoe
 
 import estream
 from estream.conversion import ConvertOptions, convert
@@ -16,8 +18,6 @@ from estream.engine.model import LoadOptions, Model
 from estream.errors import BudgetError, OptionError, PromptError, StateError
 from estream.package.package import Package
 from estream.units import KiB, MiB
-from test_reference import RoutingRecorder
-from tiny import OLMOE_SHAPES, make_olmoe
 
 PROMPTS = [list(range(1, n + 1)) for n in (1, 7, 33, 64, 90)]
 
@@ -97,7 +97,9 @@ def test_the_last_layer_reads_only_the_experts_of_wanted_positions(package):
 
 
 def test_below_the_floor_is_refused_with_the_floor_and_its_parts(package):
-    with pytest.raises(BudgetError, match=r"below the floor of .* for 1 tokens: process .*, activations .*, the largest pages") as e:
+    with pytest.raises(
+        BudgetError, match=r"below the floor of .* for 1 tokens: process .*, activations .*, the largest pages"
+    ) as e:
         estream.load(package.path, memory=machine.resident_bytes())
     with estream.load(package.path, memory=e.value.floor_bytes + 4 * MiB) as model:
         assert model.prefill([1]).logits.shape == (330,)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import DEMO
+from hub_server import HubServer
 from safetensors.numpy import load_file, save_file
+from tiny import OLMOE_SHAPES, make_olmoe
 
 import estream
-from conftest import DEMO
 from estream.conversion import ConvertOptions, convert, interleave
 from estream.errors import CheckpointError, OptionError, PackageError
-from hub_server import HubServer
-from tiny import OLMOE_SHAPES, make_olmoe
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
 
@@ -86,7 +86,10 @@ DAMAGE = {
         lambda s: _edit(s, lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": np.ones(64, np.float32)})),
         "'model.layers.0.self_attn.q_proj.bias' is not part of",
     ),
-    "a wrong shape": (lambda s: _edit(s, lambda t: t.update({UP: t[UP][:-1].copy()})), rf"tensor '{UP}' is \(31, 64\), expected \(32, 64\)"),
+    "a wrong shape": (
+        lambda s: _edit(s, lambda t: t.update({UP: t[UP][:-1].copy()})),
+        rf"tensor '{UP}' is \(31, 64\), expected \(32, 64\)",
+    ),
     "a wrong type": (lambda s: _edit(s, lambda t: t.update({UP: t[UP].astype(np.int32)})), f"tensor '{UP}' is I32; supported"),
     "a value that is not a number": (lambda s: _edit(s, lambda t: t[UP].__setitem__((2, 2), np.nan)), "not finite"),
     "a norm that is infinite": (
@@ -144,7 +147,9 @@ def test_a_tied_head_that_is_stored_again_is_ignored_and_a_missing_one_is_an_err
     make_olmoe(tmp_path / "tied", tied)
     shutil.copytree(tmp_path / "tied", tmp_path / "twice")
     _edit(tmp_path / "twice", lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].copy()}))
-    assert _files(convert(tmp_path / "tied", tmp_path / "a.estream")) == _files(convert(tmp_path / "twice", tmp_path / "b.estream"))
+    assert _files(convert(tmp_path / "tied", tmp_path / "a.estream")) == _files(
+        convert(tmp_path / "twice", tmp_path / "b.estream")
+    )
     _config(tmp_path / "tied", tie_word_embeddings=False)
     with pytest.raises(CheckpointError, match="'lm_head.weight' is missing"):
         convert(tmp_path / "tied", tmp_path / "c.estream")
@@ -201,7 +206,11 @@ def test_a_full_disk_is_refused_before_and_during_writing(source: Path, tmp_path
 
 
 def test_options_are_checked(source: Path, tmp_path: Path):
-    for options, message in ((ConvertOptions(bits=5), "--bits"), (ConvertOptions(group=48), "--group"), (ConvertOptions(device="gpu"), "--device")):
+    for options, message in (
+        (ConvertOptions(bits=5), "--bits"),
+        (ConvertOptions(group=48), "--group"),
+        (ConvertOptions(device="gpu"), "--device"),
+    ):
         with pytest.raises(OptionError, match=message):
             convert(source, tmp_path / "out.estream", options)
 
@@ -245,10 +254,17 @@ def test_a_package_moved_aside_by_a_killed_replacement_comes_back(source: Path, 
 
 def test_a_hub_id_is_fetched_and_converted(source: Path, tmp_path: Path):
     with HubServer("owner/tiny-moe", source) as server:
-        env = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "hub"), "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "*"}
+        env = os.environ | {
+            "HF_ENDPOINT": server.url,
+            "HF_HOME": str(tmp_path / "hub"),
+            "HF_HUB_DISABLE_XET": "1",
+            "NO_PROXY": "*",
+        }
         command = [sys.executable, "-c", _PROGRAM, "convert"]
         subprocess.run([*command, "owner/tiny-moe", tmp_path / "hub.estream"], env=env, check=True, capture_output=True)
-        failed = subprocess.run([*command, "owner/absent", tmp_path / "x.estream"], env=env, capture_output=True, text=True, check=False)
+        failed = subprocess.run(
+            [*command, "owner/absent", tmp_path / "x.estream"], env=env, capture_output=True, text=True, check=False
+        )
     assert failed.returncode == 1
     assert failed.stderr.startswith("estream: error: owner/absent: no such folder here, and the hub did not give it")
     assert len(failed.stderr.splitlines()) == 1
@@ -268,7 +284,10 @@ def test_conversion_holds_one_matrix_at_a_time(tmp_path: Path):
     make_olmoe(tmp_path / "source", wide)
     size = (tmp_path / "source/model.safetensors").stat().st_size
     run = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "source", tmp_path / "out.estream"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, tmp_path / "source", tmp_path / "out.estream"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert size > 300e6
     assert int(run.stdout) * 1024 < 64e6

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from conftest import DEMO, HELD_OUT
+from tiny import logits
+from tolerances import ACCURACY_4BIT, KL_4BIT, KL_8BIT, PERPLEXITY_4BIT, SAME_TOP_8BIT
 from transformers import OlmoeForCausalLM
 
 import estream
-from conftest import DEMO, HELD_OUT
 from estream.package.package import Package
-from tiny import logits
-from tolerances import ACCURACY_4BIT, KL_4BIT, KL_8BIT, PERPLEXITY_4BIT, SAME_TOP_8BIT
 
 
 @dataclass

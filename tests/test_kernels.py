@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference import unpack
+from tolerances import VARIANT_RELATIVE
 
 from estream import _native
 from estream.package.layout import MatrixPart
-from reference import unpack
-from tolerances import VARIANT_RELATIVE
 
 
 def test_pack_and_unpack_agree_with_the_documented_format():
@@ -205,7 +205,11 @@ def test_every_variant_gives_the_same_integers(variant, tmp_path, monkeypatch):
             np.testing.assert_array_equal(results[variant][key], portable, err_msg=key)
         else:
             np.testing.assert_allclose(
-                results[variant][key], portable, rtol=VARIANT_RELATIVE, atol=VARIANT_RELATIVE * np.abs(portable).max(), err_msg=key
+                results[variant][key],
+                portable,
+                rtol=VARIANT_RELATIVE,
+                atol=VARIANT_RELATIVE * np.abs(portable).max(),
+                err_msg=key,
             )
 
 

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from reference import save_folder, state_dict
 from safetensors.numpy import load_file
+from tiny import OLMOE_SHAPES, from_state, logits, make_olmoe
+from tolerances import FLOAT_LOGITS, INT8_LOGITS_RMS, ROUTING_WEIGHTS
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
 import estream
 from estream.conversion import ConvertOptions, convert
 from estream.engine.model import Model
 from estream.engine.routing import RoutingLists
-from reference import save_folder, state_dict
-from tiny import OLMOE_SHAPES, from_state, logits, make_olmoe
-from tolerances import FLOAT_LOGITS, INT8_LOGITS_RMS, ROUTING_WEIGHTS
 
 TOKENS = 90
 
@@ -86,7 +86,9 @@ def test_float_path_gives_the_reference_logits_at_every_position(tiny: Tiny):
 
 def test_float_path_chooses_the_same_experts_with_the_same_weights(tiny: Tiny):
     _, seen = _run(tiny, "float")
-    for (ids, weights), (expected_ids, expected_weights) in zip(seen, _reference_routing(tiny.reference, tiny.ids), strict=True):
+    for (ids, weights), (expected_ids, expected_weights) in zip(
+        seen, _reference_routing(tiny.reference, tiny.ids), strict=True
+    ):
         order, expected_order = np.argsort(ids, 1), np.argsort(expected_ids, 1)
         np.testing.assert_array_equal(np.take_along_axis(ids, order, 1), np.take_along_axis(expected_ids, expected_order, 1))
         np.testing.assert_allclose(

@@ -43,7 +43,8 @@ def make_olmoe(folder: Path, shape: dict[str, Any], seed: int = 0, **save: Any) 
     """Save a model of three layers whose weights are large enough that routing and attention matter."""
     torch.manual_seed(seed)
     config = OlmoeConfig(
-        **{"vocab_size": 330, "num_hidden_layers": 3, "max_position_embeddings": 512, "pad_token_id": None, "eos_token_id": 0} | shape
+        **{"vocab_size": 330, "num_hidden_layers": 3, "max_position_embeddings": 512, "pad_token_id": None, "eos_token_id": 0}
+        | shape
     )
     model = OlmoeForCausalLM(config).eval()
     with torch.no_grad():

@@ -49,8 +49,7 @@ inline void value_tile(const float* p, const float* values, int64_t value_stride
 template <int R>
 inline void value_rows(const float* p, const float* values, int64_t value_stride, int keys, float* sums) {
   int64_t column = 0;
-  for (; column + 64 <= value_stride; column += 64)
-    value_tile<R, 4>(p, values + column, value_stride, keys, sums + column);
+  for (; column + 64 <= value_stride; column += 64) value_tile<R, 4>(p, values + column, value_stride, keys, sums + column);
   for (; column < value_stride; column += 16) value_tile<R, 1>(p, values + column, value_stride, keys, sums + column);
 }
 
@@ -112,8 +111,7 @@ inline void attention(const AttentionJob& job) {
     int r = 0;
     for (; r + 6 <= job.rows; r += 6)
       value_rows<6>(scores + r * kKeysAtOnce, values, value_stride, keys, sums + r * value_stride);
-    for (; r < job.rows; r++)
-      value_rows<1>(scores + r * kKeysAtOnce, values, value_stride, keys, sums + r * value_stride);
+    for (; r < job.rows; r++) value_rows<1>(scores + r * kKeysAtOnce, values, value_stride, keys, sums + r * value_stride);
   }
   for (int r = 0; r < job.rows; r++) {
     const F16 inverse = set1(1.0f / total[r]);

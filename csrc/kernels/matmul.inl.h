@@ -69,8 +69,7 @@ template <int BITS, int GROUP>
 inline void panel_int8(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
                        const PanelOutput& out) {
   int first = 0;
-  for (; first + kTileRows <= count; first += kTileRows)
-    rows_int8<kTileRows, BITS, GROUP>(w, panel, x, x_rows, first, out);
+  for (; first + kTileRows <= count; first += kTileRows) rows_int8<kTileRows, BITS, GROUP>(w, panel, x, x_rows, first, out);
   rest_int8<kTileRows - 1, BITS, GROUP>(w, panel, x, x_rows, first, count - first, out);
 }
 

@@ -35,8 +35,8 @@ inline float rounded_to_half(float value) {
 constexpr int kCandidates = 16;
 
 struct Fit {
-  float error;         // sum of (x - scale * code)^2
-  float xx, xq;        // sums of x^2 and x * code
+  float error;   // sum of (x - scale * code)^2
+  float xx, xq;  // sums of x^2 and x * code
 };
 
 // How well codes = clamp(round(x / scale)) represent x.

@@ -11,8 +11,7 @@ namespace estream::ESTREAM_VARIANT {
 inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 constexpr Kernels table(const char* name) {
-  return {name,     rms_norm, quantize_row, rope, matmul_panel, matmul_panel_float,
-          router,   attention, add, pack_group, checksum};
+  return {name, rms_norm, quantize_row, rope, matmul_panel, matmul_panel_float, router, attention, add, pack_group, checksum};
 }
 
 }  // namespace estream::ESTREAM_VARIANT

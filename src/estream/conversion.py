@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from estream import _native
-from estream.checkpoint.huggingface import HfCheckpoint
 from estream.checkpoint.hub import resolve
+from estream.checkpoint.huggingface import HfCheckpoint
 from estream.errors import CheckpointError, OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
@@ -58,6 +58,7 @@ def convert(
         CheckpointError: the checkpoint is unknown, incomplete or damaged, or holds a tensor that would go unread.
         OptionError: an option or the destination cannot be used.
         PackageError: writing failed. Nothing is left behind.
+
     """
     options = options or ConvertOptions()
     options.check()
@@ -102,7 +103,7 @@ class _Conversion:
         self._config = config
         self._tensors = tensors
         self._writer = writer
-        self._progress = progress or (lambda done, total: None)
+        self._progress = progress
         self._packer = _native.Packer(len(os.sched_getaffinity(0)))
         self._done = 0
 
@@ -118,7 +119,8 @@ class _Conversion:
 
     def _advance(self, size: int) -> None:
         self._done += size
-        self._progress(self._done, self._writer.spec.bytes)
+        if self._progress:
+            self._progress(self._done, self._writer.spec.bytes)
 
     def _embedding(self) -> None:
         ref, step = self._tensors.embedding, embedding_rows_per_write(self._writer.spec)

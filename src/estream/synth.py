@@ -47,6 +47,7 @@ def synthesize(
     Raises:
         OptionError: the shape is not known, or an option cannot be used.
         PackageError: writing failed.
+
     """
     options = options or ConvertOptions()
     options.check()

@@ -31,6 +31,7 @@ def parse_bytes(text: str | int) -> int:
 
     Raises:
         OptionError: the text is not a positive size.
+
     """
     if isinstance(text, int):
         size = text

@@ -13,6 +13,7 @@ def resolve(source: str) -> Path:
 
     Raises:
         CheckpointError: neither, or the hub could not be reached or does not know the id.
+
     """
     path = Path(source)
     if path.exists():
@@ -22,7 +23,7 @@ def resolve(source: str) -> Path:
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # from its HTTP client
 
     try:
         return Path(snapshot_download(source, allow_patterns=_FILES))

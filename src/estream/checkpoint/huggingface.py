@@ -53,6 +53,7 @@ class HfCheckpoint:
 
         Raises:
             CheckpointError: names the first tensor that is missing, left over, misshapen or of an unknown type.
+
         """
         wanted = {ref.name: ref for ref in refs}
         for name, ref in wanted.items():
@@ -74,7 +75,7 @@ class HfCheckpoint:
             )
 
     def dtype(self, ref: TensorRef) -> str:
-        """"float32", "float16" or "bfloat16"."""
+        """One of "float32", "float16" and "bfloat16"."""
         return DTYPES[self.tensors[ref.name].dtype][0]
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
@@ -111,7 +112,7 @@ def widen(bits: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def _read_fully(file: Path, offset: int, into: np.ndarray) -> None:
-    view = memoryview(into.reshape(-1).view(np.uint8))
+    view = into.reshape(-1).view(np.uint8).data
     try:
         with open(file, "rb", buffering=0) as handle:
             done = 0
@@ -160,7 +161,7 @@ def _check_index(path: Path, tensors: dict[str, StoredTensor]) -> None:
 
 
 def _read_header(file: Path) -> dict[str, StoredTensor]:
-    """safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
+    """Safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
     try:
         with safe_open(file, "numpy"):
             pass

@@ -26,7 +26,9 @@ def run_command(
     device: Annotated[str, typer.Option("--device", help="cpu")] = "cpu",
     activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
     top: Annotated[int, typer.Option("--top", min=1, help="How many next tokens to print.")] = 5,
-    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Read the prompt again on the loaded model; the last counts.")] = 1,
+    repeat: Annotated[
+        int, typer.Option("--repeat", min=1, help="Read the prompt again on the loaded model; the last counts.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
@@ -79,7 +81,7 @@ def _print(best: list[TopToken], stats: SweepStats) -> None:
     print_pairs(
         "",
         {
-            "TTFT": f"{stats.ttft_s:.3f} s for {stats.prompt_tokens} tokens ({stats.prompt_tokens / stats.ttft_s:.0f} tokens/s)",
+            "TTFT": f"{stats.ttft_s:.3f} s, {stats.prompt_tokens} tokens ({stats.prompt_tokens / stats.ttft_s:.0f} tokens/s)",
             "computing": f"{stats.compute_s:.3f} s on {stats.config['threads']} threads ({stats.config['kernels']})",
             "waiting": f"{stats.stall_s:.3f} s for pages",
             "read": f"{format_bytes(stats.bytes_read)} at {format_bytes(speed)}/s ({how})",

@@ -28,7 +28,7 @@ class Device(Protocol):
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         """Normalise the residual for the experts and choose the experts of each row."""
 
-    def begin_experts(self, layer: int, routing: RoutingLists) -> None:
+    def begin_experts(self, routing: RoutingLists) -> None:
         """The routing of the experts to come."""
 
     def expert(self, spec: PageSpec, address: int) -> None:

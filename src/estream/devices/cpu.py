@@ -11,6 +11,7 @@ from estream.engine.routing import RoutingLists
 from estream.models.config import ModelConfig
 from estream.package.layout import MatrixPart, PageSpec
 
+
 @cache
 def _matrix(part: MatrixPart) -> "_native.Matrix":
     return _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
@@ -157,7 +158,7 @@ class CpuDevice:
                 self._native.quantize(normed, config.hidden, a.ffn_input.rows(first, end))
         return RoutingLists.of(ids, weights, config.moe.experts)
 
-    def begin_experts(self, layer: int, routing: RoutingLists) -> None:
+    def begin_experts(self, routing: RoutingLists) -> None:
         self._routing = routing
 
     def expert(self, spec: PageSpec, address: int) -> None:

@@ -1,6 +1,7 @@
 """Activations of one batch: every array's size is known before any of them exists, and all of them lie in the arena."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -114,7 +115,7 @@ class ActivationPlan:
             offset += round_up(array.bytes, _ALIGNMENT)
             return view
 
-        placed = {}
+        placed: dict[str, Any] = {}
         for field in fields(self):
             item = getattr(self, field.name)
             if isinstance(item, QuantizedPlan):
@@ -150,9 +151,7 @@ class Activations:
     logits: np.ndarray
 
 
-def plan_activations(
-    config: ModelConfig, quantization: Quantization, batch: Batch, float_activations: bool
-) -> ActivationPlan:
+def plan_activations(config: ModelConfig, quantization: Quantization, batch: Batch, float_activations: bool) -> ActivationPlan:
     """The arrays that one sweep of ``batch`` needs; with float activations, the experts' inputs stay float32."""
     tokens, wanted = batch.tokens, len(batch.wanted)
     attention, hidden = config.attention, config.hidden

@@ -13,7 +13,8 @@ from estream.units import round_up
 @dataclass(frozen=True)
 class Batch:
     """``ids`` int32 [tokens] of all prompts one after another, their ``lengths``, and ``wanted`` int32: the rows whose logits
-    are computed, ``wanted_counts`` of each prompt."""
+    are computed, ``wanted_counts`` of each prompt.
+    """
 
     ids: np.ndarray
     lengths: tuple[int, ...]
@@ -54,7 +55,7 @@ class Batch:
     @cached_property
     def kv_rows(self) -> np.ndarray:
         """int32 [tokens]: each token's own row of keys and values."""
-        return self.bases + self.positions
+        return np.asarray(self.bases + self.positions)
 
     @property
     def kv_capacity(self) -> int:
@@ -63,4 +64,3 @@ class Batch:
     @property
     def _padded(self) -> list[int]:
         return [round_up(n, _native.KEY_RUN) for n in self.lengths]
-

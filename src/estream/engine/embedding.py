@@ -50,6 +50,7 @@ class EmbeddingReader:
 
         Raises:
             ReadError: the file could not be read, or a row's checksum is wrong.
+
         """
         first = 0
         while True:

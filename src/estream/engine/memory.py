@@ -40,12 +40,13 @@ class Floor:
 
     def check(self, budget: int, tokens: int) -> None:
         """Raises BudgetError where the budget is below the floor."""
+        reserve = self.bytes - self.process - self.activations - self.pages
         if budget < self.bytes:
             raise BudgetError(
                 f"a memory budget of {format_bytes(budget)} is below the floor of {format_bytes(self.bytes)} for "
                 f"{tokens} tokens: process {format_bytes(self.process)}, activations {format_bytes(self.activations)}, "
-                f"the largest pages {format_bytes(self.pages)}, reserve "
-                f"{format_bytes(self.bytes - self.process - self.activations - self.pages)}; raise the budget or shorten the prompt",
+                f"the largest pages {format_bytes(self.pages)}, reserve {format_bytes(reserve)}; "
+                "raise the budget or shorten the prompt",
                 self.bytes,
             )
 
@@ -60,7 +61,8 @@ def smallest_ring(tape: Sequence[Page], pinned: Collection[int] = ()) -> int:
 @dataclass(frozen=True)
 class ArenaPlan:
     """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, and where the part that is used
-    from the start on ends: behind the pinned pages where all are pinned, else where the activations begin."""
+    from the start on ends: behind the pinned pages where all are pinned, else where the activations begin.
+    """
 
     bytes: int
     pinned: dict[int, int]
@@ -103,7 +105,8 @@ def _by_depth(tape: Sequence[Page]) -> list[Page]:
 @dataclass(frozen=True)
 class SweepLayout:
     """How the arena is divided for one sweep: pinned pages up to ``ring_offset`` (those beyond lose their places), the
-    ring, then activations from ``activations_offset`` to the end."""
+    ring, then activations from ``activations_offset`` to the end.
+    """
 
     ring_offset: int
     ring_bytes: int

@@ -69,7 +69,8 @@ class TopToken:
 @dataclass(frozen=True)
 class Prefill:
     """What reading one prompt gave: logits float32 [vocabulary] at its last position ([positions, vocabulary] where
-    positions were asked for), and the figures of its sweep."""
+    positions were asked for), and the figures of its sweep.
+    """
 
     logits: np.ndarray
     stats: SweepStats
@@ -147,6 +148,7 @@ class Model:
             PromptError: the prompt is empty, too long, or names an id outside the vocabulary.
             BudgetError: the memory budget is below the floor for this length.
             ReadError: the package could not be read; the model stays usable.
+
         """
         return self.prefill_batch([prompt], None if positions is None else [positions])[0]
 
@@ -206,9 +208,7 @@ class Model:
         return ids.astype(np.int32)
 
     def _plan(self, batch: Batch) -> ActivationPlan:
-        return plan_activations(
-            self._config, self._package.manifest.quantization, batch, self._options.activations == "float"
-        )
+        return plan_activations(self._config, self._package.manifest.quantization, batch, self._options.activations == "float")
 
     def _plan_arena(self) -> ArenaPlan:
         tokens = min(self._config.context, USUAL_TOKENS)
@@ -246,12 +246,16 @@ class Model:
             self._pager.abort()
             raise
 
-    def _read_and_compute(self, batch: Batch, plan: ActivationPlan, layout: SweepLayout, activations: Activations) -> np.ndarray:
+    def _read_and_compute(
+        self, batch: Batch, plan: ActivationPlan, layout: SweepLayout, activations: Activations
+    ) -> np.ndarray:
         tape = self._package.manifest.tape
         # Rows are read into the activations behind the residual, which nothing uses before the first layer.
         scratch = layout.activations_offset + plan.residual_bytes
         embedding = EmbeddingReader(self._package, self._reader, self._pager)
-        embedding.start(batch.ids, self._memory[scratch : layout.activations_offset + plan.bytes], self._arena.address + scratch)
+        embedding.start(
+            batch.ids, self._memory[scratch : layout.activations_offset + plan.bytes], self._arena.address + scratch
+        )
         last_rows = len(batch.wanted) * self._config.moe.top_k
         experts = min(self._config.moe.experts, last_rows) * max(p.padded_bytes for p in tape if p.spec.kind == "expert")
         early_head = layout.ring_bytes - experts - smallest_ring(tape)
@@ -320,6 +324,7 @@ def load(
         PackageError: the package cannot be used.
         BudgetError: the budget is below the floor even for one token.
         OptionError: an argument has no usable value.
+
     """
     budget = None if memory is None else parse_bytes(memory)
     options = LoadOptions(budget, threads, device, activations)

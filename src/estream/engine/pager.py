@@ -167,6 +167,7 @@ class Pager:
 
         Raises:
             ReadError: it failed; the message names file, page and offset.
+
         """
         while True:
             state, code, offset = self._outcome(ticket, _WAIT_S)

@@ -42,7 +42,7 @@ class Sweep:
                 routing = self._device.route(router.spec, address)
             used = routing.used
             self._pager.routed(layer, used, experts)
-            self._device.begin_experts(layer, routing)
+            self._device.begin_experts(routing)
             for page in experts:
                 if page.spec.expert in used:
                     with self._pager.page(page) as address, self._computing():

@@ -1,7 +1,7 @@
 """Model families, one file each. A family reads a checkpoint's config and says where its tensors lie."""
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from estream.errors import CheckpointError
 from estream.models import olmoe
@@ -19,7 +19,7 @@ class Family(Protocol):
     def tensors(self, config: ModelConfig, available: frozenset[str]) -> ModelTensors: ...
 
 
-FAMILIES: tuple[Family, ...] = (olmoe,)
+FAMILIES: tuple[Family, ...] = (cast("Family", olmoe),)
 
 
 def family_of(values: Mapping[str, Any]) -> Family:
@@ -27,6 +27,7 @@ def family_of(values: Mapping[str, Any]) -> Family:
 
     Raises:
         CheckpointError: no family knows the architecture.
+
     """
     names = values.get("architectures") or []
     for family in FAMILIES:

@@ -134,7 +134,8 @@ class _Builder:
 @dataclass(frozen=True)
 class PageSpec:
     """One page of the tape: what it holds, not yet where it lies. ``first`` is the first row (head) or intermediate
-    unit (expert slice) that it holds, ``count`` how many."""
+    unit (expert slice) that it holds, ``count`` how many.
+    """
 
     kind: PageKind
     layer: int

@@ -107,6 +107,7 @@ class Manifest:
 
         Raises:
             PackageError: anything is missing, unknown, contradictory or of another format version.
+
         """
         try:
             data = json.loads(text)
@@ -145,9 +146,7 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
     )
 
 
-def _parse_tape(
-    path: Path, rows: list[dict[str, Any]], config: ModelConfig, quantization: Quantization
-) -> tuple[Page, ...]:
+def _parse_tape(path: Path, rows: list[dict[str, Any]], config: ModelConfig, quantization: Quantization) -> tuple[Page, ...]:
     specs = list(build_tape(config, quantization))
     if len(rows) != len(specs):
         raise PackageError(f"{path}: the tape has {len(rows)} pages, its config implies {len(specs)}")

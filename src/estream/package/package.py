@@ -58,6 +58,7 @@ def open_package(path: str | Path, device: str | None = None) -> Package:
 
     Raises:
         PackageError: absent, incomplete, truncated, of another version or made for another device.
+
     """
     path = Path(path)
     if not path.is_dir():

@@ -69,7 +69,9 @@ def _verify_pages(package: Package, reader: "_native.Reader", arena: "_native.Ar
     names = {"checksum": "wrong checksum", "short": "the file ends before the page does", "io": "it cannot be read"}
     outcomes = [(page, _outcome(reader, ticket + i)) for i, page in enumerate(pages)]
     return [
-        f"{package.pages_path}: {page.spec} at offset {page.offset}: {names[state]}" for page, state in outcomes if state != "ready"
+        f"{package.pages_path}: {page.spec} at offset {page.offset}: {names[state]}"
+        for page, state in outcomes
+        if state != "ready"
     ]
 
 

@@ -113,6 +113,7 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
     Raises:
         PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. Nothing
             is left behind.
+
     """
     parent = destination.absolute().parent
     if not parent.is_dir():

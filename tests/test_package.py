@@ -1,0 +1,100 @@
+"""Opening, verifying and describing packages."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from estream.errors import PackageError
+from estream.package.layout import Quantization, build_tape, expert_slices, group_for
+from estream.package.package import Package, open_package
+from estream.package.verify import verify
+from estream.synth import SHAPES
+
+
+@pytest.fixture
+def copy(demo_package: Package, tmp_path: Path) -> Path:
+    return shutil.copytree(demo_package.path, tmp_path / "copy.estream")
+
+
+def _manifest(path: Path, change) -> None:
+    data = json.loads((path / "manifest.json").read_text())
+    change(data)
+    (path / "manifest.json").write_text(json.dumps(data))
+
+
+DAMAGE = {
+    "absent": (shutil.rmtree, "there is no such folder; 'estream convert SRC"),
+    "no manifest": (lambda p: (p / "manifest.json").unlink(), "no manifest.json"),
+    "not JSON": (lambda p: (p / "manifest.json").write_text("{"), "not valid JSON"),
+    "another format": (lambda p: (p / "manifest.json").write_text("[]"), "not an estream package"),
+    "another version": (
+        lambda p: _manifest(p, lambda d: d.update(version=2)),
+        "package format version 2, but this estream reads version 1",
+    ),
+    "another device": (
+        lambda p: _manifest(p, lambda d: d.update(device="qnn")),
+        "made for device 'qnn', not 'cpu'; 'estream convert SRC DST --device cpu'",
+    ),
+    "unknown config": (lambda p: _manifest(p, lambda d: d["model"].update(new=1)), "model config is not understood"),
+    "unknown bits": (
+        lambda p: _manifest(p, lambda d: d["quantization"].update(expert_bits=3)),
+        "is not one that this estream computes",
+    ),
+    "a page missing": (lambda p: _manifest(p, lambda d: d["tape"].pop()), "the tape has 108 pages, its config implies 109"),
+    "a page of another length": (
+        lambda p: _manifest(p, lambda d: d["tape"][5].update(length=1)),
+        "page 5 is .*its config implies",
+    ),
+    "a page elsewhere": (lambda p: _manifest(p, lambda d: d["tape"][5].update(offset=0)), "page 5 .* lies at 0, not at"),
+    "a field missing": (lambda p: _manifest(p, lambda d: d.pop("tape")), "the manifest is damaged"),
+    "truncated pages": (lambda p: (p / "pages.bin").write_bytes(b""), "pages.bin: 0 bytes, expected"),
+    "no embedding": (lambda p: (p / "embedding.bin").unlink(), "embedding.bin: missing"),
+    "no resident tensors": (lambda p: (p / "resident.safetensors").unlink(), "resident.safetensors: missing"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_package_is_refused_with_what_to_do(damage: str, copy: Path):
+    change, message = DAMAGE[damage]
+    change(copy)
+    with pytest.raises(PackageError, match=message):
+        open_package(copy, "cpu")
+
+
+def test_verify_finds_every_damaged_page_and_row(copy: Path):
+    package = open_package(copy)
+    assert verify(package).damaged == []
+    pages = bytearray((copy / "pages.bin").read_bytes())
+    for page in (package.manifest.tape[3], package.manifest.tape[-1]):
+        pages[page.offset + page.bytes - 1] ^= 1
+    (copy / "pages.bin").write_bytes(pages)
+    rows = bytearray((copy / "embedding.bin").read_bytes())
+    for row in (0, 8191):
+        rows[row * package.manifest.embedding_record_bytes] ^= 1
+    (copy / "embedding.bin").write_bytes(rows)
+    damaged = verify(package).damaged
+    assert len(damaged) == 4
+    assert "layer 0 expert 1 at offset" in damaged[0]
+    assert "head slice 0 at offset" in damaged[1]
+    assert "row 0 at offset 0" in damaged[2]
+    assert "row 8191 at offset" in damaged[3]
+
+
+def test_groups_are_the_largest_that_divide():
+    assert [group_for(n, 128) for n in (2048, 1408, 10944, 2880, 64, 40)] == [128, 128, 64, 64, 64, 32]
+    assert [group_for(n, 32) for n in (2048, 1408, 40)] == [32, 32, 32]
+
+
+def test_pages_of_the_published_shape_cover_every_weight():
+    from estream.models import olmoe
+
+    config = olmoe.read_config(SHAPES["olmoe-1b-7b"])
+    quantization = Quantization(4, 8, 64)
+    tape = list(build_tape(config, quantization))
+    weights = sum(p.outputs * p.source_inputs for s in tape for p in s.layout.parts if hasattr(p, "bits"))
+    assert weights == 16 * (64 * 3 * 2048 * 1024 + 4 * 2048**2) + 50304 * 2048
+    assert expert_slices(config, quantization) == 1
+    assert [s.kind for s in tape[:3]] == ["attention", "router", "expert"]
+    assert sum(s.count for s in tape if s.kind == "head") == 50304

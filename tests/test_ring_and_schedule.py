@@ -1,0 +1,118 @@
+"""Properties of the ring and of the reading order."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from estream.engine.memory import READ_WINDOW, ArenaPlan, divide_arena, plan_arena, smallest_ring
+from estream.engine.ring import Place, Ring
+from estream.engine.schedule import ReadSchedule
+from estream.models import olmoe
+from estream.package.layout import Quantization, build_tape
+from estream.package.manifest import Page
+from estream.synth import SHAPES
+from estream.units import GiB, MiB
+
+
+def _tape() -> tuple[Page, ...]:
+    offset, pages = 0, []
+    for index, spec in enumerate(build_tape(CONFIG, Quantization(4, 8, 64))):
+        pages.append(Page(index, spec, offset, 0))
+        offset += pages[-1].padded_bytes
+    return tuple(pages)
+
+
+CONFIG = olmoe.read_config(SHAPES["olmoe-1b-7b"])
+TAPE = _tape()
+
+
+@given(st.integers(8, 64), st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), max_size=200))
+def test_places_never_overlap_and_an_empty_ring_takes_anything(size: int, steps: list[tuple[int, int]]):
+    ring, live = Ring(size), []
+    for want, free in steps:
+        place = ring.take(want)
+        if place is None:
+            assert live
+        else:
+            assert place.offset >= 0
+            assert place.offset + place.size <= size
+            assert all(place.offset + place.size <= p.offset or p.offset + p.size <= place.offset for p in live)
+            live.append(place)
+        if live and free < len(live):
+            ring.give_back(live.pop(free))
+        assert ring.used == sum(p.size for p in live)
+    for place in live:
+        ring.give_back(place)
+    assert ring.take(size) == Place(0, size)
+
+
+def test_a_place_is_given_back_once():
+    ring = Ring(4)
+    place = ring.take(4)
+    ring.give_back(place)
+    with pytest.raises(ValueError, match="twice"):
+        ring.give_back(place)
+    with pytest.raises(ValueError, match="does not fit"):
+        ring.take(5)
+
+
+def _drain(schedule: ReadSchedule) -> list[Page]:
+    pages = []
+    while (page := schedule.peek()) is not None:
+        pages.append(page)
+        schedule.pop()
+    return pages
+
+
+@given(st.sets(st.integers(0, 63), min_size=8), st.integers(0, 16 * MiB), st.sampled_from([1, 4, 512]))
+def test_every_needed_page_is_read_once_and_in_order(used: set[int], early: int, rows: int):
+    schedule = ReadSchedule(CONFIG, TAPE, frozenset(), rows, early)
+    read = _drain(schedule)
+    for layer in range(CONFIG.layers):
+        assert ("expert" in {p.spec.kind for p in read if p.spec.layer == layer}) == (rows > 20 and layer < 15)
+        schedule.routed(layer, used)
+        read += _drain(schedule)
+    assert len({p.index for p in read}) == len(read)
+    needed = {p.index for p in TAPE if p.spec.kind != "expert" or p.spec.expert in used}
+    assert needed <= {p.index for p in read}
+    unneeded = {p.index for p in read} - needed
+    assert all(TAPE[i].spec.kind == "expert" and TAPE[i].spec.layer < 15 for i in unneeded)
+    assert not unneeded or rows > 20
+    body = [p.index for p in read if p.spec.kind != "head"]
+    assert body == sorted(body)
+    early_head = [p for p in read if p.spec.kind == "head"]
+    last_experts = [i for i, p in enumerate(read) if p.spec.kind == "expert" and p.spec.layer == 15]
+    before = [p for p in early_head if read.index(p) < last_experts[0]]
+    assert sum(p.padded_bytes for p in before) <= early
+
+
+def test_pages_that_are_resident_are_not_read():
+    schedule = ReadSchedule(CONFIG, TAPE, frozenset(range(66)), 512, 0)
+    assert schedule.peek() is TAPE[66]
+
+
+@given(st.integers(64 * MiB, 8 * GiB), st.integers(0, 300 * MiB), st.integers(1, 300 * MiB))
+def test_an_arena_never_exceeds_its_capacity_and_pins_runs(capacity: int, usual: int, activations: int):
+    usual = min(usual, capacity - smallest_ring(TAPE) - 4 * MiB)
+    activations = min(activations, capacity - smallest_ring(TAPE) - 4 * MiB)
+    plan = plan_arena(TAPE, capacity, max(0, usual))
+    assert plan.bytes <= capacity
+    assert plan.everything_pinned == (len(plan.pinned) == len(TAPE))
+    if not plan.everything_pinned and plan.pinned:
+        assert plan.bytes - usual - plan.pinned_bytes >= READ_WINDOW
+        for layer in range(CONFIG.layers):
+            indices = [p.index for p in TAPE if p.spec.layer == layer]
+            pinned = [i for i in indices if i in plan.pinned]
+            assert pinned == indices[: len(pinned)]
+    layout = divide_arena(plan, TAPE, max(1, activations))
+    assert layout.ring_offset + layout.ring_bytes <= layout.activations_offset <= plan.bytes - max(1, activations)
+    still_pinned = [i for i, at in plan.pinned.items() if at + TAPE[i].padded_bytes <= layout.ring_offset]
+    assert len(still_pinned) == len(TAPE) or layout.ring_bytes >= smallest_ring(TAPE)
+
+
+def test_a_plan_is_a_value():
+    plan = plan_arena(TAPE, GiB, 0)
+    assert replace(plan) == plan
+    assert isinstance(plan, ArenaPlan)
