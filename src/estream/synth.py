@@ -81,6 +81,8 @@ class _RandomPages:
         self._rng = np.random.default_rng(0)
         self._noise = self._rng.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._normal = self._rng.standard_normal(1 << 22, dtype=np.float32)
+        # One buffer for all pages of a size: fresh memory would cost more than filling it.
+        self._buffers: dict[int, np.ndarray] = {}
 
     def _cut(self, source: np.ndarray, count: int) -> np.ndarray:
         if count > len(source) // 2:
@@ -94,7 +96,9 @@ class _RandomPages:
         return self._cut(bits.astype(np.uint16), rows * config.hidden).reshape(rows, config.hidden)
 
     def page(self, spec: PageSpec) -> np.ndarray:
-        data = np.zeros(spec.bytes, np.uint8)
+        if spec.bytes not in self._buffers:
+            self._buffers[spec.bytes] = np.zeros(spec.bytes, np.uint8)
+        data = self._buffers[spec.bytes]
         for part in spec.layout.parts:
             into = data[part.offset : part.offset + part.bytes]
             if isinstance(part, MatrixPart):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -16,6 +16,7 @@ import estream
 from estream import _native
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
+from estream.package.direct_file import DirectFile
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
 from estream.package.manifest import (
     EMBEDDING,
@@ -56,8 +57,8 @@ class PackageWriter:
 
     spec: PackageSpec
     folder: Path
-    _pages_file: IO[bytes]
-    _embedding_file: IO[bytes]
+    _pages_file: DirectFile
+    _embedding_file: DirectFile
     _pages: list[Page] = field(default_factory=list)
     _offset: int = 0
 
@@ -66,15 +67,15 @@ class PackageWriter:
         data = np.ascontiguousarray(rows).view(np.uint8)
         records = np.empty((data.shape[0], data.shape[1] + EMBEDDING_SEAL_BYTES), np.uint8)
         _native.seal_rows(data, records)
-        self._embedding_file.write(records.data)
+        self._embedding_file.write(records.reshape(-1))
 
     def add_page(self, spec: PageSpec, data: np.ndarray) -> None:
         """Append one page, uint8 [spec.bytes]."""
         if data.size != spec.bytes:
             raise ValueError(f"{spec}: {data.size} bytes, expected {spec.bytes}")
         page = Page(len(self._pages), spec, self._offset, _native.checksum(data))
-        self._pages_file.write(data.data)
-        self._pages_file.write(bytes(page.padded_bytes - page.bytes))
+        self._pages_file.write(data)
+        self._pages_file.pad(PAGE_ALIGNMENT)
         self._offset += page.padded_bytes
         self._pages.append(page)
 
@@ -85,10 +86,9 @@ class PackageWriter:
         shutil.copyfile(file, self.folder / file.name)
 
     def _finish(self) -> Manifest:
-        self._embedding_file.write(bytes(-self._embedding_file.tell() % PAGE_ALIGNMENT))
-        for file in (self._pages_file, self._embedding_file):
-            file.flush()
-            os.fsync(file.fileno())
+        self._embedding_file.pad(PAGE_ALIGNMENT)
+        self._embedding_file.sync()
+        self._pages_file.sync()
         manifest = Manifest(
             device=self.spec.device,
             config=self.spec.config,
@@ -129,7 +129,7 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
         if free < spec.bytes:
             raise PackageError(f"{parent}: the package needs {format_bytes(spec.bytes)}, {format_bytes(free)} are free")
         folder.mkdir()
-        with open(folder / PAGES, "wb") as pages, open(folder / EMBEDDING, "wb") as embedding:
+        with DirectFile(folder / PAGES) as pages, DirectFile(folder / EMBEDDING) as embedding:
             writer = PackageWriter(spec, folder, pages, embedding)
             yield writer
             writer._finish()

@@ -1,0 +1,70 @@
+"""Writing a large file past the page cache, where the file system can."""
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from estream.units import MiB
+
+_BLOCK = 4096
+_BUFFER = 8 * MiB
+
+
+class DirectFile:
+    """Appends bytes through one aligned buffer. Its length must be a multiple of 4096 when it is closed.
+
+    The page cache would hold a copy of a package that nothing reads again, and filling it costs more than the disk does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        try:
+            self._handle = os.open(path, flags | os.O_DIRECT, 0o644)
+        except OSError:
+            # The file system has no direct I/O; a target that cannot be written fails here again.
+            self._handle = os.open(path, flags, 0o644)
+        self._memory = mmap.mmap(-1, _BUFFER)
+        self._buffer = np.frombuffer(self._memory, np.uint8)
+        self._filled = 0
+        self.length = 0
+
+    def write(self, data: np.ndarray) -> None:
+        """Append uint8 data."""
+        done = 0
+        while done < data.size:
+            n = min(data.size - done, _BUFFER - self._filled)
+            self._buffer[self._filled : self._filled + n] = data[done : done + n]
+            self._filled += n
+            done += n
+            if self._filled == _BUFFER:
+                self._flush()
+        self.length += data.size
+
+    def pad(self, multiple: int) -> None:
+        """Append zeros up to a multiple."""
+        self.write(np.zeros(-self.length % multiple, np.uint8))
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        self._flush()
+        os.fsync(self._handle)
+
+    def _flush(self) -> None:
+        done = 0
+        while done < self._filled:
+            written = os.write(self._handle, self._buffer[done : self._filled].data)
+            # Direct I/O goes on from an aligned place only.
+            if written % _BLOCK:
+                os.lseek(self._handle, -(written % _BLOCK), os.SEEK_CUR)
+            done += written // _BLOCK * _BLOCK
+        self._filled = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._handle)
