@@ -64,10 +64,12 @@ class PackageWeights:
         return np.concatenate([self.matrix(p, "head") for p in self.pages if p.spec.kind == "head"])
 
 
-def state_dict(package: Package, original: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """A Hugging Face OLMoE state dict (per-expert names) with every quantised weight replaced by what the package holds.
+def state_dict(
+    package: Package, original: dict[str, np.ndarray], router_name: str, expert_names: tuple[str, str, str]
+) -> dict[str, np.ndarray]:
+    """A Hugging Face state dict in which every quantised weight is what the package holds; the head is untied.
 
-    ``original`` gives what is kept exactly: embedding and final norm. The head is untied.
+    ``original`` gives what is kept exactly: embedding and final norm. Names are below ``model.layers.N.``.
     """
     weights = PackageWeights(package)
     config = weights.config
@@ -78,15 +80,15 @@ def state_dict(package: Package, original: dict[str, np.ndarray]) -> dict[str, n
         (attention,), (router,) = weights.page("attention", layer), weights.page("router", layer)
         for name in ("q", "k", "v", "o"):
             result[f"{prefix}self_attn.{name}_proj.weight"] = weights.matrix(attention, name)
-        for name in ("q_norm", "k_norm"):
-            result[f"{prefix}self_attn.{name}.weight"] = weights.floats(attention, name)
+        if config.attention.qk_norm != "none":
+            for name in ("q_norm", "k_norm"):
+                result[f"{prefix}self_attn.{name}.weight"] = weights.floats(attention, name)
         result[f"{prefix}input_layernorm.weight"] = weights.floats(attention, "input_norm")
         result[f"{prefix}post_attention_layernorm.weight"] = weights.floats(router, "post_norm")
-        result[f"{prefix}mlp.gate.weight"] = weights.floats(router, "router").T[: config.moe.experts]
+        result[f"{prefix}{router_name}.weight"] = weights.floats(router, "router").T[: config.moe.experts]
         for e in range(config.moe.experts):
-            gate, up, down = weights.expert(layer, e)
-            for name, value in (("gate", gate), ("up", up), ("down", down)):
-                result[f"{prefix}mlp.experts.{e}.{name}_proj.weight"] = value
+            for name, value in zip(expert_names, weights.expert(layer, e), strict=True):
+                result[f"{prefix}{name.format(e=e)}.weight"] = value
     return result
 
 

@@ -51,7 +51,7 @@ def test_prompts_from_files_and_random_ids(demo_package: Package, tmp_path: Path
 def test_convert_inspect_and_verify(tmp_path: Path):
     target = tmp_path / "demo.estream"
     facts = json.loads(run("convert", DEMO, target, "--bits", "8", "--json").stdout)
-    assert facts["quantization"] == {"expert_bits": 8, "dense_bits": 8, "group": 64}
+    assert facts["quantization"].items() >= {"expert_bits": 8, "dense_bits": 8, "group": 64}.items()
     assert json.loads(run("inspect", target, "--json").stdout) == {k: v for k, v in facts.items() if k != "seconds"}
     shown = run("inspect", target).stdout
     for word in ("olmoe", "16 experts", "8.25 bits", "tokenizer"):

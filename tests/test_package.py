@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from estream.errors import PackageError
-from estream.package.layout import Quantization, build_tape, expert_slices, group_for
+from estream.package.layout import Quantization, build_tape, group_for
 from estream.package.package import Package, open_package
 from estream.package.verify import verify
 from estream.synth import SHAPES
+from estream.units import MiB
 
 
 @pytest.fixture
@@ -91,10 +92,22 @@ def test_pages_of_the_published_shape_cover_every_weight():
     from estream.models import olmoe
 
     config = olmoe.read_config(SHAPES["olmoe-1b-7b"])
-    quantization = Quantization(4, 8, 64)
+    quantization = Quantization.choose(config, 4, 8, 64)
     tape = list(build_tape(config, quantization))
     weights = sum(p.outputs * p.source_inputs for s in tape for p in s.layout.parts if hasattr(p, "bits"))
     assert weights == 16 * (64 * 3 * 2048 * 1024 + 4 * 2048**2) + 50304 * 2048
-    assert expert_slices(config, quantization) == 1
+    assert quantization.expert_slices == 1
     assert [s.kind for s in tape[:3]] == ["attention", "router", "expert"]
     assert sum(s.count for s in tape if s.kind == "head") == 50304
+
+
+def test_large_experts_are_cut_into_equal_slices():
+    from estream.models import mixtral
+
+    config = mixtral.read_config(SHAPES["mixtral-8x7b"])
+    quantization = Quantization.choose(config, 4, 8, 64)
+    experts = [s for s in build_tape(config, quantization) if s.kind == "expert" and (s.layer, s.expert) == (5, 3)]
+    assert [s.slice for s in experts] == list(range(quantization.expert_slices))
+    assert sum(s.count for s in experts) == config.moe.width
+    assert [s.first for s in experts] == [s.slice * s.count for s in experts]
+    assert 16 * MiB <= experts[0].bytes <= 32 * MiB

@@ -5,14 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from estream.units import MiB
 from reference import save_folder, state_dict
 from safetensors.numpy import load_file
-from tiny import OLMOE_SHAPES, from_state, logits, make_olmoe
+from tiny import FAMILIES, from_state, logits, make_tiny
 from tolerances import FLOAT_LOGITS, INT8_LOGITS_RMS, ROUTING_WEIGHTS
-from transformers import OlmoeConfig, OlmoeForCausalLM
+from transformers import PreTrainedModel
 
 import estream
 from estream.conversion import ConvertOptions, convert
+from estream.engine import machine
+from estream.engine.activations import plan_activations
+from estream.engine.batch import Batch
+from estream.engine.memory import Floor
 from estream.engine.model import Model
 from estream.engine.routing import RoutingLists
 
@@ -22,22 +27,27 @@ TOKENS = 90
 class Tiny:
     """A package and the transformers model with its dequantised weights."""
 
-    def __init__(self, folder: Path, shape: dict, bits: int, group: int) -> None:
-        model = make_olmoe(folder / "source", shape)
+    def __init__(self, folder: Path, family: str, shape: dict, bits: int, group: int) -> None:
+        model = make_tiny(folder / "source", family, shape)
         self.package = convert(folder / "source", folder / "tiny.estream", ConvertOptions(bits, group))
         original = load_file(folder / "source/model.safetensors")
-        config = OlmoeConfig.from_pretrained(folder / "source")
+        names = FAMILIES[family]
+        config = names.config.from_pretrained(folder / "source")
         config.tie_word_embeddings = False
-        save_folder(folder / "stored", state_dict(self.package, original), config.to_json_string())
-        self.reference = from_state(config, folder / "stored")
+        state = state_dict(self.package, original, names.router, names.experts)
+        save_folder(folder / "stored", state, config.to_json_string())
+        self.reference = from_state(family, config, folder / "stored")
         self.ids = np.random.default_rng(5).integers(0, model.config.vocab_size, TOKENS).astype(np.int32)
         self.expected = logits(self.reference, self.ids)
 
 
-@pytest.fixture(scope="module", params=[(s, b) for s in OLMOE_SHAPES for b in (4, 8)], ids=lambda p: f"{p[0]}, {p[1]} bits")
+CASES = [(family, shape, bits) for family, tiny in FAMILIES.items() for shape in tiny.shapes for bits in (4, 8)]
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda p: f"{p[0]}, {p[1]}, {p[2]} bits")
 def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    name, bits = request.param
-    return Tiny(tmp_path_factory.mktemp("tiny"), OLMOE_SHAPES[name], bits, 32 if bits == 4 else 64)
+    family, shape, bits = request.param
+    return Tiny(tmp_path_factory.mktemp("tiny"), family, FAMILIES[family].shapes[shape], bits, 32 if bits == 4 else 64)
 
 
 class RoutingRecorder:
@@ -67,7 +77,7 @@ def _run(tiny: Tiny, activations: str, forced=None) -> tuple[np.ndarray, list[tu
         return result.logits, recorder.seen
 
 
-def _reference_routing(model: OlmoeForCausalLM, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+def _reference_routing(model: PreTrainedModel, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
     found = []
     hooks = [
         layer.mlp.gate.register_forward_hook(lambda module, args, out: found.append((out[2].numpy(), out[1].numpy())))
@@ -114,6 +124,27 @@ def test_positions_give_the_rows_that_the_last_position_would(tiny: Tiny):
         whole = model.prefill(tiny.ids, positions=[0, 40, TOKENS - 1]).logits
         for row, position in zip(whole, (0, 40, TOKENS - 1), strict=True):
             np.testing.assert_array_equal(row, model.prefill(tiny.ids[: position + 1]).logits)
+
+
+def test_slices_of_an_expert_add_up_and_keep_their_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("estream.package.layout.LARGEST_EXPERT_PAGE", 4096)
+    monkeypatch.setattr("estream.package.layout.SMALLEST_EXPERT_SLICE", 2048)
+    tiny = Tiny(tmp_path, "mixtral", FAMILIES["mixtral"].shapes["8 experts, grouped queries"], 4, 32)
+    assert tiny.package.manifest.quantization.expert_slices == 3
+    found, _ = _run(tiny, "float")
+    assert np.abs(found - tiny.expected).max() <= FLOAT_LOGITS * np.abs(tiny.expected).max()
+    with estream.load(tiny.package.path) as resident, estream.load(tiny.package.path, memory=_small_budget(tiny)) as streamed:
+        expected = resident.prefill(tiny.ids).logits
+        for _ in range(2):
+            result = streamed.prefill(tiny.ids)
+            np.testing.assert_array_equal(result.logits, expected)
+            assert result.stats.config["ring_bytes"] > 0
+
+
+def _small_budget(tiny: Tiny) -> int:
+    manifest = tiny.package.manifest
+    plan = plan_activations(manifest.config, manifest.quantization, Batch.of([tiny.ids]), False)
+    return Floor.of(machine.resident_bytes() + 2 * MiB, plan.bytes, manifest.tape).bytes
 
 
 def test_transformers_itself_is_the_pinned_one():

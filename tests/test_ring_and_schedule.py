@@ -18,7 +18,7 @@ from estream.units import GiB, MiB
 
 def _tape() -> tuple[Page, ...]:
     offset, pages = 0, []
-    for index, spec in enumerate(build_tape(CONFIG, Quantization(4, 8, 64))):
+    for index, spec in enumerate(build_tape(CONFIG, Quantization.choose(CONFIG, 4, 8, 64))):
         pages.append(Page(index, spec, offset, 0))
         offset += pages[-1].padded_bytes
     return tuple(pages)

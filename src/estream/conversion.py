@@ -71,7 +71,7 @@ def convert(
     spec = PackageSpec(
         device=options.device,
         config=config,
-        quantization=Quantization(options.bits, DENSE_BITS, options.group),
+        quantization=Quantization.choose(config, options.bits, DENSE_BITS, options.group),
         embedding_dtype=checkpoint.dtype(tensors.embedding),
         synthetic=False,
         source=checkpoint.fingerprint(),

@@ -32,6 +32,38 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "tie_word_embeddings": False,
         "vocab_size": 50304,
     },
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"],
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 32,
+        "num_experts_per_tok": 2,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 32000,
+    },
+    "qwen3-30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "head_dim": 128,
+        "hidden_size": 2048,
+        "max_position_embeddings": 40960,
+        "moe_intermediate_size": 768,
+        "norm_topk_prob": True,
+        "num_attention_heads": 32,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 4,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": False,
+        "vocab_size": 151936,
+    },
 }
 
 #: Standard deviation of the weights, as in the initialisation of these models.
@@ -55,7 +87,7 @@ def synthesize(
         raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
     values = SHAPES[family]
     config = family_of(values).read_config(values)
-    quantization = Quantization(options.bits, DENSE_BITS, options.group)
+    quantization = Quantization.choose(config, options.bits, DENSE_BITS, options.group)
     spec = PackageSpec(options.device, config, quantization, "bfloat16", True, {"kind": "synthetic", "name": family})
     random = _RandomPages()
     done = 0

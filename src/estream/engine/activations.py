@@ -8,7 +8,7 @@ import numpy as np
 from estream import _native
 from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
-from estream.package.layout import LANES, Quantization, expert_layout, expert_slices, group_for
+from estream.package.layout import LANES, Quantization, group_for
 from estream.units import round_up
 
 #: Tokens that attention and the router work on at once.
@@ -163,8 +163,7 @@ def plan_activations(config: ModelConfig, quantization: Quantization, batch: Bat
     def quantized(rows: int, width: int) -> QuantizedPlan:
         return QuantizedPlan(rows, padded(width), group_for(width, quantization.group))
 
-    slices = expert_slices(config, quantization)
-    width = expert_layout(config, quantization, config.moe.width // slices).matrix("down").source_inputs
+    width = config.moe.width // quantization.expert_slices
     return ActivationPlan(
         residual=floats(tokens, hidden),
         last_residual=floats(wanted, hidden),
@@ -184,6 +183,6 @@ def plan_activations(config: ModelConfig, quantization: Quantization, batch: Bat
         router_logits=floats(chunk, round_up(config.moe.experts, LANES)),
         expert_hidden=floats(expert_rows, padded(width)),
         expert_quantized=quantized(expert_rows, width),
-        expert_partial=floats(tokens if slices > 1 else 0, hidden),
+        expert_partial=floats(tokens if quantization.expert_slices > 1 else 0, hidden),
         logits=floats(wanted, config.vocabulary),
     )

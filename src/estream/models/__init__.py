@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from estream.errors import CheckpointError
-from estream.models import olmoe
+from estream.models import mixtral, olmoe, qwen3_moe
 from estream.models.config import ModelConfig, ModelTensors
 
 
@@ -19,7 +19,7 @@ class Family(Protocol):
     def tensors(self, config: ModelConfig, available: frozenset[str]) -> ModelTensors: ...
 
 
-FAMILIES: tuple[Family, ...] = (cast("Family", olmoe),)
+FAMILIES: tuple[Family, ...] = tuple(cast("Family", module) for module in (mixtral, olmoe, qwen3_moe))
 
 
 def family_of(values: Mapping[str, Any]) -> Family:

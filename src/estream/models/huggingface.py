@@ -25,8 +25,8 @@ class HfConfig:
             raise CheckpointError(f"config.json: '{keys[0]}' is missing")
         return default
 
-    def number(self, key: str, default: float) -> float:
-        value = self.values.get(key, default)
+    def number(self, key: str) -> float:
+        value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(f"config.json: '{key}' must be a number, found {value!r}")
         return float(value)
@@ -49,7 +49,7 @@ class HfConfig:
         kind = parameters.get("rope_type", parameters.get("type", "default"))
         if kind != "default":
             raise CheckpointError(f"config.json: rotary positions of type {kind!r} are not supported for this family")
-        value = parameters.get("rope_theta", self.values.get("rope_theta", 10000.0))
+        value = parameters.get("rope_theta", self.values.get("rope_theta"))
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise CheckpointError(f"config.json: 'rope_theta' must be a positive number, found {value!r}")
         return float(value)

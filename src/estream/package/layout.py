@@ -1,6 +1,6 @@
 """Where each tensor lies inside a page, and the tape: all pages of a model in the order a sweep uses them.
 
-Both follow from the model's config and its quantization, so the manifest stores neither and cannot contradict them.
+Both follow from the model's config and how it is stored, so the manifest keeps neither and cannot contradict them.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,26 @@ PageKind = Literal["attention", "router", "expert", "head"]
 
 @dataclass(frozen=True)
 class Quantization:
-    """Bits and group size of the experts and of everything else that is multiplied (attention, head)."""
+    """Bits of the experts and of everything else that is multiplied (attention, head), group size, and how large matrices
+    are cut into pages: ``expert_slices`` equal parts of each expert, ``head_rows`` vocabulary rows in a page of the head."""
 
     expert_bits: int
     dense_bits: int
     group: int
+    expert_slices: int
+    head_rows: int
+
+    @staticmethod
+    def choose(config: ModelConfig, expert_bits: int, dense_bits: int, group: int) -> "Quantization":
+        """Cut experts above 32 MiB into slices of at least 16 MiB along the intermediate size, the head into 8 MiB."""
+        whole = Quantization(expert_bits, dense_bits, group, 1, PANEL)
+        size, slices, width = expert_layout(config, whole).bytes, 1, config.moe.width
+        if size > LARGEST_EXPERT_PAGE:
+            step = group_for(width, group)
+            most = max(size // SMALLEST_EXPERT_SLICE, 1)
+            slices = next((n for n in range(most, 1, -1) if width % (n * step) == 0), 1)
+        rows = max(1, HEAD_PAGE // _head_layout(config, whole, PANEL).bytes) * PANEL
+        return Quantization(expert_bits, dense_bits, group, slices, rows)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -179,46 +194,33 @@ def router_layout(config: ModelConfig) -> PageLayout:
     return page.layout()
 
 
-def expert_layout(config: ModelConfig, quantization: Quantization, width: int) -> PageLayout:
-    """Outputs of gate and up alternate by 16: one panel holds 16 of each, so SwiGLU happens in registers."""
+def expert_layout(config: ModelConfig, quantization: Quantization) -> PageLayout:
+    """One expert or slice. Outputs of gate and up alternate by 16: one panel holds 16 of each, so SwiGLU happens in
+    registers."""
+    width = config.moe.width // quantization.expert_slices
     page = _Builder(quantization.group)
     page.matrix("gate_up", 2 * round_up(width, LANES), config.hidden, quantization.expert_bits)
     page.matrix("down", config.hidden, width, quantization.expert_bits)
     return page.layout()
 
 
-def expert_slices(config: ModelConfig, quantization: Quantization) -> int:
-    """Into how many equal slices along the intermediate size an expert is cut; 1 below 32 MiB."""
-    width = config.moe.width
-    whole = expert_layout(config, quantization, width).bytes
-    if whole <= LARGEST_EXPERT_PAGE:
-        return 1
-    group = group_for(width, quantization.group)
-    return next((n for n in range(whole // SMALLEST_EXPERT_SLICE, 1, -1) if width % (n * group) == 0), 1)
-
-
-def head_rows(config: ModelConfig, quantization: Quantization) -> int:
-    """Vocabulary rows in one page of the head."""
+def _head_layout(config: ModelConfig, quantization: Quantization, rows: int) -> PageLayout:
     page = _Builder(quantization.group)
-    page.matrix("head", PANEL, config.hidden, quantization.dense_bits)
-    return max(1, HEAD_PAGE // page.layout().bytes) * PANEL
+    page.matrix("head", rows, config.hidden, quantization.dense_bits)
+    return page.layout()
 
 
 def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[PageSpec]:
     """All pages in the order one sweep uses them: per layer attention, router, experts; then the head."""
     attention, router = attention_layout(config, quantization), router_layout(config)
-    slices = expert_slices(config, quantization)
+    expert, slices = expert_layout(config, quantization), quantization.expert_slices
     width = config.moe.width // slices
-    expert = expert_layout(config, quantization, width)
     for layer in range(config.layers):
         yield PageSpec("attention", layer, -1, -1, 0, 0, attention)
         yield PageSpec("router", layer, -1, -1, 0, 0, router)
         for e in range(config.moe.experts):
             for s in range(slices):
                 yield PageSpec("expert", layer, e, s if slices > 1 else -1, s * width, width, expert)
-    rows = head_rows(config, quantization)
-    for index, first in enumerate(range(0, config.vocabulary, rows)):
-        count = min(rows, config.vocabulary - first)
-        page = _Builder(quantization.group)
-        page.matrix("head", count, config.hidden, quantization.dense_bits)
-        yield PageSpec("head", config.layers, -1, index, first, count, page.layout())
+    for index, first in enumerate(range(0, config.vocabulary, quantization.head_rows)):
+        count = min(quantization.head_rows, config.vocabulary - first)
+        yield PageSpec("head", config.layers, -1, index, first, count, _head_layout(config, quantization, count))

@@ -130,7 +130,8 @@ class Manifest:
 def _parse(path: Path, data: dict[str, Any]) -> Manifest:
     config = ModelConfig.from_json(data["model"])
     quantization = Quantization(**data["quantization"])
-    if quantization.group not in GROUPS or {quantization.expert_bits, quantization.dense_bits} - {4, 8}:
+    sizes = (quantization.expert_slices, quantization.head_rows)
+    if quantization.group not in GROUPS or {quantization.expert_bits, quantization.dense_bits} - {4, 8} or min(sizes) < 1:
         raise PackageError(f"{path}: quantization {quantization} is not one that this estream computes")
     if data["embedding"]["dtype"] not in EMBEDDING_ITEM_BYTES:
         raise PackageError(f"{path}: embedding dtype {data['embedding']['dtype']!r} is not known")
