@@ -68,6 +68,35 @@ def test_logits_are_identical(package, alone, spare, threads, lanes, request, ch
                     np.testing.assert_array_equal(result.logits, alone[index])
 
 
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    wrong=st.frozensets(st.integers(0, 63), max_size=30),
+    keep=st.booleans(),
+    spare=st.integers(0, 3),
+    prompt=st.sampled_from(PROMPTS[:2]),
+)
+def test_a_wrong_prediction_changes_no_bit_and_deadlocks_nothing(package, alone, wrong, keep, spare, prompt):
+    """Whatever is predicted, in the smallest ring: missed experts are read in their place."""
+    with Model(package, LoadOptions(_budget(package, [prompt], spare * MiB), 1, request_bytes=64 * KiB)) as model:
+        original = model._device.predict
+        model._device.predict = lambda spec, address: original(spec, address) | wrong if keep else wrong
+        for _ in range(2):
+            result = model.prefill(prompt)
+            np.testing.assert_array_equal(result.logits, alone[PROMPTS.index(prompt)])
+        prediction = result.stats.prediction
+        assert prediction["predicted"] >= (len(wrong) if not result.stats.config["pinned_pages"] else 0)
+        assert prediction["missed"] >= 0
+
+
+def test_predictions_are_counted(package):
+    with Model(package, LoadOptions(_budget(package, PROMPTS[:1], 0), 1)) as model:
+        recorder = RoutingRecorder(model)
+        stats = model.prefill(PROMPTS[0]).stats
+    used = len(np.unique(recorder.seen[1][0]))
+    assert stats.prediction["right"] + stats.prediction["missed"] == used
+    assert 0 < stats.prediction["right"] <= stats.prediction["predicted"]
+
+
 def test_a_second_prompt_on_a_model_in_memory_reads_only_embedding_rows(package):
     with estream.load(package.path) as model:
         first, second = model.prefill(PROMPTS[-1]).stats, model.prefill(PROMPTS[-1]).stats

@@ -66,26 +66,42 @@ def _drain(schedule: ReadSchedule) -> list[Page]:
     return pages
 
 
-@given(st.sets(st.integers(0, 63), min_size=8), st.integers(0, 16 * MiB), st.sampled_from([1, 4, 512]))
-def test_every_needed_page_is_read_once_and_in_order(used: set[int], early: int, rows: int):
+EXPERT_SETS = st.frozensets(st.integers(0, 63), min_size=8)
+
+
+@given(EXPERT_SETS, EXPERT_SETS, st.integers(0, 16 * MiB), st.sampled_from([1, 4, 512]))
+def test_every_needed_page_is_read_once_and_before_its_successors(used, predicted, early: int, rows: int):
     schedule = ReadSchedule(CONFIG, TAPE, frozenset(), rows, early)
     read = _drain(schedule)
     for layer in range(CONFIG.layers):
-        assert ("expert" in {p.spec.kind for p in read if p.spec.layer == layer}) == (rows > 20 and layer < 15)
+        of_layer = {p.spec.expert for p in read if p.spec.layer == layer and p.spec.kind == "expert"}
+        if layer in (0, 15) or schedule.speculative:
+            assert of_layer == (set(range(64)) if schedule.speculative and layer < 15 else set())
+        else:
+            assert of_layer == predicted
+        # What a layer computes with before its routing is known has been read by now.
+        assert {("attention", layer), ("router", layer)} <= {(p.spec.kind, p.spec.layer) for p in read}
         schedule.routed(layer, used)
         read += _drain(schedule)
+        if schedule.predicts(layer + 1):
+            assert ("router", layer + 1) in {(p.spec.kind, p.spec.layer) for p in read}
+            schedule.predict(layer + 1, predicted)
+            read += _drain(schedule)
+        assert used <= {p.spec.expert for p in read if p.spec.layer == layer}
     assert len({p.index for p in read}) == len(read)
     needed = {p.index for p in TAPE if p.spec.kind != "expert" or p.spec.expert in used}
-    assert needed <= {p.index for p in read}
     unneeded = {p.index for p in read} - needed
     assert all(TAPE[i].spec.kind == "expert" and TAPE[i].spec.layer < 15 for i in unneeded)
-    assert not unneeded or rows > 20
-    body = [p.index for p in read if p.spec.kind != "head"]
-    assert body == sorted(body)
-    early_head = [p for p in read if p.spec.kind == "head"]
-    last_experts = [i for i, p in enumerate(read) if p.spec.kind == "expert" and p.spec.layer == 15]
-    before = [p for p in early_head if read.index(p) < last_experts[0]]
-    assert sum(p.padded_bytes for p in before) <= early
+    if schedule.speculative:
+        body = [p.index for p in read if p.spec.kind != "head"]
+        assert body == sorted(body)
+    else:
+        layers = CONFIG.layers - 2
+        assert schedule.prediction.predicted == layers * len(predicted)
+        assert schedule.prediction.right == layers * len(used & predicted)
+        assert schedule.prediction.missed == layers * len(used - predicted)
+    last = next(i for i, p in enumerate(read) if p.spec.kind == "expert" and p.spec.layer == 15)
+    assert sum(p.padded_bytes for p in read[:last] if p.spec.kind == "head") <= early
 
 
 def test_pages_that_are_resident_are_not_read():

@@ -28,6 +28,9 @@ class Device(Protocol):
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         """Normalise the residual for the experts and choose the experts of each row."""
 
+    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
+        """Experts that the layer of this router, the next one, would use, were the residual to stay as it is."""
+
     def begin_experts(self, routing: RoutingLists) -> None:
         """The routing of the experts to come."""
 

@@ -158,6 +158,18 @@ class CpuDevice:
                 self._native.quantize(normed, config.hidden, a.ffn_input.rows(first, end))
         return RoutingLists.of(ids, weights, config.moe.experts)
 
+    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
+        # Only few tokens are predicted for, so one chunk holds them; the layer's own routing is not touched.
+        a, rows = self._a, self._residual[:CHUNK]
+        norm, router = spec.layout.floats("post_norm"), spec.layout.floats("router")
+        normed, logits = a.normed[: len(rows)], a.router_logits[: len(rows)]
+        self._norm(rows, address + norm.offset, norm.shape[0], normed)
+        self._native.router(normed, address + router.offset, self._config.hidden, logits)
+        ids = np.empty((len(rows), self._config.moe.top_k), np.int32)
+        weights = np.empty(ids.shape, np.float32)
+        _native.route(logits, self._config.moe.experts, False, ids, weights)
+        return frozenset(np.unique(ids).tolist())
+
     def begin_experts(self, routing: RoutingLists) -> None:
         self._routing = routing
 

@@ -52,10 +52,16 @@ class Floor:
 
 
 def smallest_ring(tape: Sequence[Page], pinned: Collection[int] = ()) -> int:
-    """The largest page that is not pinned, and one expert beside it to read meanwhile."""
+    """Twice the largest page that is not pinned, a router and an expert.
+
+    The next layer's router may be held somewhere in the ring while the largest page needs a contiguous place, and an
+    expert is kept spare where experts are predicted.
+    """
     pages = [p for p in tape if p.index not in pinned]
-    experts = [p.padded_bytes for p in pages if p.spec.kind == "expert"]
-    return max((p.padded_bytes for p in pages), default=0) + max(experts, default=0)
+    largest = max((p.padded_bytes for p in pages), default=0)
+    return 2 * largest + sum(
+        max((p.padded_bytes for p in pages if p.spec.kind == kind), default=0) for kind in ("router", "expert")
+    )
 
 
 @dataclass(frozen=True)

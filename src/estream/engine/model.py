@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -263,6 +263,7 @@ class Model:
         self._pager.begin(schedule, self._arena.address + layout.ring_offset, layout.ring_bytes)
         logits = self._sweep.run(batch, activations, embedding)
         self._pager.end()
+        self._prediction = asdict(schedule.prediction)
         return logits
 
     def _stats(self, batch: Batch, ttft: float) -> SweepStats:
@@ -282,6 +283,7 @@ class Model:
             budget_bytes=self._budget,
             arena_bytes=self.arena_bytes,
             direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
+            prediction=self._prediction,
             device=self._device.name,
             config={
                 "threads": self._threads,

@@ -34,7 +34,7 @@ class SlotState(Enum):
 
 @dataclass
 class Slot:
-    """Where one page lies in the arena. ``place`` is None for a pinned page."""
+    """Where one page lies in the arena. ``place`` is None outside the ring: pinned, or in the spare place."""
 
     address: int
     state: SlotState
@@ -87,11 +87,20 @@ class Pager:
             self._slots.pop(index, None)
 
     def begin(self, schedule: ReadSchedule, ring_address: int, ring_bytes: int) -> None:
-        """Start reading for one sweep, with the ring at this place of the arena."""
-        if any(slot.place for slot in self._slots.values()):
+        """Start reading for one sweep, with the ring at this place of the arena.
+
+        Where experts are predicted, the end of the ring's memory is kept for one missed expert: those that were read in
+        its stead may fill the ring, and they are used after it.
+        """
+        if any(index not in self._pinned for index in self._slots):
             raise SlotError("a sweep begins while pages of the last one are in the ring")
         self._schedule = schedule
-        self._ring, self._ring_address = Ring(ring_bytes), ring_address
+        spare = max((p.padded_bytes for p in self._tape if p.spec.kind == "expert"), default=0)
+        if schedule.speculative or ring_bytes < spare:
+            spare = 0
+        self._ring, self._ring_address = Ring(ring_bytes - spare), ring_address
+        self._spare_address = ring_address + ring_bytes - spare
+        self._spare_free = spare > 0
         self.stall_s, self.unused_bytes = 0.0, 0
         self._read_ahead()
 
@@ -105,6 +114,15 @@ class Pager:
                 self.unused_bytes += page.padded_bytes
         self._read_ahead()
 
+    def predicts(self, layer: int) -> bool:
+        return self._schedule is not None and self._schedule.predicts(layer)
+
+    def predict(self, layer: int, experts: frozenset[int]) -> None:
+        """Read ahead the experts that the layer will probably use."""
+        assert self._schedule is not None
+        self._schedule.predict(layer, experts)
+        self._read_ahead()
+
     @contextmanager
     def page(self, page: Page) -> Iterator[int]:
         """Wait for a page and lend its address until the block ends."""
@@ -114,10 +132,16 @@ class Pager:
         if slot.state is not SlotState.COMPUTING:
             raise SlotError(f"{page.spec}: its slot became {slot.state.value} while it was computed")
         slot.state = SlotState.READY
-        if slot.place is not None:
-            self._ring.give_back(slot.place)
+        if page.index not in self._pinned:
+            self._free(slot)
             del self._slots[page.index]
         self._read_ahead()
+
+    def _free(self, slot: Slot) -> None:
+        if slot.place is not None:
+            self._ring.give_back(slot.place)
+        else:
+            self._spare_free = True
 
     def end(self) -> None:
         """The sweep is over: nothing may be left in the ring."""
@@ -138,7 +162,7 @@ class Pager:
         """Keep pinned pages that have arrived whole, also those that nobody waited for; forget all others."""
         kept = {}
         for index, slot in self._slots.items():
-            if slot.place is not None:
+            if index not in self._pinned:
                 continue
             while slot.state is SlotState.READING and not self._reader.is_published(slot.ticket):
                 self._outcome(slot.ticket, _WAIT_S)
@@ -150,8 +174,9 @@ class Pager:
     def _await(self, page: Page) -> Slot:
         begin = time.perf_counter()
         while page.index not in self._slots:
-            # Only pages that were let go while still being read can hold up a page that is next in reading order.
-            if not self._settle_discarded(wait=True) or not self._read_ahead():
+            # What can hold up a page that is needed now: pages let go while still being read, and predicted ones that
+            # fill the ring and are used later.
+            if not (self._settle_discarded(wait=True) and self._read_ahead()) and not self._read_into_spare(page):
                 raise SlotError(f"{page.spec}: not in the arena and cannot be read")
         slot = self._slots[page.index]
         if slot.state is SlotState.READING:
@@ -185,9 +210,9 @@ class Pager:
         for slot in list(self._discarded):
             while wait and not self._reader.is_published(slot.ticket):
                 self._outcome(slot.ticket, _WAIT_S)
-            if slot.place is not None and self._reader.is_published(slot.ticket):
+            if self._reader.is_published(slot.ticket):
                 self._discarded.remove(slot)
-                self._ring.give_back(slot.place)
+                self._free(slot)
                 settled = True
         return settled
 
@@ -215,6 +240,15 @@ class Pager:
         if run:
             self._submit(run)
         return asked
+
+    def _read_into_spare(self, page: Page) -> bool:
+        assert self._schedule is not None
+        if not self._spare_free or self._schedule.peek() is not page or page.spec.kind != "expert":
+            return False
+        self._spare_free = False
+        self._schedule.pop()
+        self._submit([(page, self._spare_address, None)])
+        return True
 
     def _extends(self, run: list[tuple[Page, int, Place | None]], page: Page, address: int) -> bool:
         first, last = run[0], run[-1]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 
@@ -35,13 +35,22 @@ class Sweep:
         self.compute_s = 0.0
         embedding.finish(activations.residual)
         self._device.begin_sweep(batch, activations)
+        held = ExitStack()
         for layer, (attention, router, *experts) in enumerate(self._layers):
             with self._pager.page(attention) as address, self._computing():
                 self._device.attention(attention.spec, address)
-            with self._pager.page(router) as address, self._computing():
+            address = router_address if self._pager.predicts(layer) else held.enter_context(self._pager.page(router))
+            with self._computing():
                 routing = self._device.route(router.spec, address)
+            held.close()
             used = routing.used
             self._pager.routed(layer, used, experts)
+            if self._pager.predicts(layer + 1):
+                next_router = self._layers[layer + 1][1]
+                router_address = held.enter_context(self._pager.page(next_router))
+                with self._computing():
+                    predicted = self._device.predict(next_router.spec, router_address)
+                self._pager.predict(layer + 1, predicted)
             self._device.begin_experts(routing)
             for page in experts:
                 if page.spec.expert in used:
