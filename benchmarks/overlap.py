@@ -32,7 +32,8 @@ def read_alone(package: Package, size: int, options: LoadOptions) -> float:
     step = options.request_bytes
     begin = time.perf_counter()
     tickets = [
-        reader.submit(0, offset, arena.address + offset % window, step, [(0, step, 0, False)]) for offset in range(0, size, step)
+        reader.submit(0, offset, arena.address + offset % window, step, [(0, step, 0, False)])
+        for offset in range(0, size, step)
     ]
     for ticket in tickets:
         while reader.wait(ticket, 1.0)[0] == "pending":

@@ -288,6 +288,14 @@ void bind_reading(nb::module_& m) {
       .def("is_published", &Reader::is_published, "ticket"_a)
       .def("cancel", &Reader::cancel, ReleaseGil())
       .def("direct", &Reader::direct, "file"_a)
+      .def("record", &Reader::record, "on"_a)
+      .def("take_events",
+           [](Reader& r) {
+             std::vector<std::tuple<int, bool, int, uint64_t, uint64_t, double, double>> events;
+             for (const ReaderEvent& e : r.take_events())
+               events.emplace_back(e.lane, e.checksum, e.file, e.offset, e.bytes, e.begin_s, e.end_s);
+             return events;
+           })
       .def("stats", [](Reader& r) {
         const ReaderStats s = r.stats();
         return std::make_tuple(s.bytes, s.requests, s.busy_s, s.checksum_s);

@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <chrono>
 #include <stdexcept>
+#include <utility>
 
 namespace estream {
 
@@ -25,7 +26,7 @@ Reader::Reader(const std::vector<std::string>& paths, int lanes, size_t request_
     : request_bytes_(request_bytes), checksum_(checksum) {
   try {
     for (const std::string& path : paths) files_.push_back(platform::open_for_reading(path, want_direct));
-    for (int i = 0; i < lanes; i++) lanes_.emplace_back([this] { lane(); });
+    for (int i = 0; i < lanes; i++) lanes_.emplace_back([this, i] { lane(i); });
   } catch (...) {
     {
       std::lock_guard lock(mutex_);
@@ -118,7 +119,17 @@ ReaderStats Reader::stats() {
   return result;
 }
 
-void Reader::lane() {
+void Reader::record(bool on) {
+  std::lock_guard lock(mutex_);
+  recording_ = on;
+}
+
+std::vector<ReaderEvent> Reader::take_events() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+void Reader::lane(int index) {
   std::unique_lock lock(mutex_);
   for (;;) {
     work_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
@@ -128,10 +139,13 @@ void Reader::lane() {
     in_flight_++;
     if (reading_++ == 0) busy_since_ = now();
     lock.unlock();
+    const double begin = now();
     const ReadOutcome outcome = read(request);
+    const double end = now();
     lock.lock();
+    if (recording_) events_.push_back({index, false, request.file, request.offset, request.length, begin, end});
     if (--reading_ == 0) stats_.busy_s += now() - busy_since_;
-    finish(request, outcome, lock);
+    finish(index, request, outcome, lock);
     in_flight_--;
     published_count_.fetch_add(1, std::memory_order_release);
     published_.notify_all();
@@ -160,7 +174,7 @@ ReadOutcome Reader::read(const Request& request) {
 }
 
 // Called with the lock held; lets go of it while a checksum is computed. The page is this lane's alone by then.
-void Reader::finish(const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock) {
+void Reader::finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock) {
   stats_.requests++;
   if (outcome.state == ReadState::ready) stats_.bytes += request.length;
   for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++) {
@@ -173,9 +187,10 @@ void Reader::finish(const Request& request, const ReadOutcome& outcome, std::uni
       lock.unlock();
       const double begin = now();
       const bool right = checksum_(copy.address, copy.length) == copy.checksum;
-      const double seconds = now() - begin;
+      const double end = now();
       lock.lock();
-      stats_.checksum_s += seconds;
+      stats_.checksum_s += end - begin;
+      if (recording_) events_.push_back({lane, true, request.file, copy.file_offset, copy.length, begin, end});
       if (!right) result.state = ReadState::failed_checksum;
     }
     page(ticket).outcome = result;

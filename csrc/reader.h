@@ -33,6 +33,15 @@ struct ReadOutcome {
   uint64_t file_offset;  // where it failed
 };
 
+// One request or checksum, on the steady clock; for timelines.
+struct ReaderEvent {
+  int lane;
+  bool checksum;
+  int file;
+  uint64_t offset, bytes;
+  double begin_s, end_s;
+};
+
 struct ReaderStats {
   uint64_t bytes;
   uint64_t requests;
@@ -60,6 +69,9 @@ class Reader {
 
   bool direct(int file) const { return files_[file].direct; }
   ReaderStats stats();
+  // While recording, every request and checksum leaves an event; taking them empties the list.
+  void record(bool on);
+  std::vector<ReaderEvent> take_events();
 
  private:
   struct Page {
@@ -77,9 +89,9 @@ class Reader {
     uint64_t first_ticket, last_ticket;
   };
 
-  void lane();
+  void lane(int index);
   ReadOutcome read(const Request& request);
-  void finish(const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock);
+  void finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock);
   Page& page(uint64_t ticket) { return pages_[ticket - first_live_]; }
   void drop_settled_pages();
 
@@ -98,6 +110,8 @@ class Reader {
   double busy_since_ = 0;
   ReaderStats stats_{};
   bool stopping_ = false;
+  bool recording_ = false;
+  std::vector<ReaderEvent> events_;
   std::vector<std::thread> lanes_;
 };
 

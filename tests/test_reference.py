@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from estream.units import MiB
 from reference import save_folder, state_dict
 from safetensors.numpy import load_file
 from tiny import FAMILIES, from_state, logits, make_tiny
@@ -20,6 +19,7 @@ from estream.engine.batch import Batch
 from estream.engine.memory import Floor
 from estream.engine.model import Model
 from estream.engine.routing import RoutingLists
+from estream.units import MiB
 
 TOKENS = 90
 

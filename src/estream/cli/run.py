@@ -1,5 +1,6 @@
 """``estream run``: read one prompt, print the likeliest next tokens and what it cost."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -29,6 +30,7 @@ def run_command(
     repeat: Annotated[
         int, typer.Option("--repeat", min=1, help="Read the prompt again on the loaded model; the last counts.")
     ] = 1,
+    trace: Annotated[Path | None, typer.Option("--trace", help="Write a timeline here (Chrome trace, Perfetto).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
@@ -38,8 +40,12 @@ def run_command(
     with Model(open_package(path, device), options) as model:
         if isinstance(given, int):
             given = _random_ids(given, seed, model.package.manifest.config.vocabulary)
-        for _ in range(repeat):
+        for _ in range(repeat - 1):
+            model.prefill(given)
+        with model.record() if trace else nullcontext() as timeline:
             result = model.prefill(given)
+        if timeline and trace:
+            timeline.save(trace, result.stats.to_json())
         best = model.top(result, top)
     if as_json:
         facts = result.stats.to_json()

@@ -29,7 +29,7 @@ class Device(Protocol):
         """Normalise the residual for the experts and choose the experts of each row."""
 
     def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
-        """Experts that the layer of this router, the next one, would use, were the residual to stay as it is."""
+        """Experts that the layer of this router, the next one, will use almost surely, judged by the residual as it is."""
 
     def begin_experts(self, routing: RoutingLists) -> None:
         """The routing of the experts to come."""

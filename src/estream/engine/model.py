@@ -3,7 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
 from estream.errors import OptionError, PromptError, StateError
 from estream.package.package import Package, open_package
+from estream.report.timeline import Timeline
 from estream.units import MiB, parse_bytes
 
 #: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
@@ -176,6 +178,24 @@ class Model:
         parts = [rows[end - count : end] for end, count in zip(ends, batch.wanted_counts, strict=True)]
         single = [positions is None or positions[i] is None for i in range(len(prompts))]
         return [Prefill(part[0] if one else part, stats) for part, one in zip(parts, single, strict=True)]
+
+    @contextmanager
+    def record(self) -> Iterator[Timeline]:
+        """Record what happens when in the sweeps inside the block."""
+        timeline = Timeline()
+        with self._lock:
+            self._check_usable()
+            self._sweep.timeline = self._pager.timeline = timeline
+            self._reader.take_events()
+            self._reader.record(True)
+        try:
+            yield timeline
+        finally:
+            with self._lock:
+                if not self._closed:
+                    self._reader.record(False)
+                    timeline.add_reads(self._reader.take_events())
+                    self._sweep.timeline = self._pager.timeline = None
 
     def top(self, result: Prefill, count: int) -> list[TopToken]:
         """The ``count`` likeliest next tokens, likeliest first."""

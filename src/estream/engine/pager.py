@@ -18,6 +18,7 @@ from estream.engine.ring import Place, Ring
 from estream.engine.schedule import ReadSchedule
 from estream.errors import ReadError
 from estream.package.manifest import Page
+from estream.report.timeline import STALL, Timeline
 
 #: How long a wait lasts before Python looks for signals again.
 _WAIT_S = 0.1
@@ -70,6 +71,7 @@ class Pager:
         self._ring_address = 0
         self.stall_s = 0.0
         self.unused_bytes = 0
+        self.timeline: Timeline | None = None
 
     @property
     def pinned_count(self) -> int:
@@ -142,6 +144,11 @@ class Pager:
             self._ring.give_back(slot.place)
         else:
             self._spare_free = True
+        self._count_arena()
+
+    def _count_arena(self) -> None:
+        if self.timeline:
+            self.timeline.count("ring", time.perf_counter(), self._ring.used)
 
     def end(self) -> None:
         """The sweep is over: nothing may be left in the ring."""
@@ -182,7 +189,10 @@ class Pager:
         if slot.state is SlotState.READING:
             self.wait(slot.ticket, PAGES_FILE, str(page.spec))
             slot.state = SlotState.READY
-            self.stall_s += time.perf_counter() - begin
+            end = time.perf_counter()
+            self.stall_s += end - begin
+            if self.timeline:
+                self.timeline.span(STALL, page.spec.kind, begin, end, page=str(page.spec))
         if slot.state is not SlotState.READY:
             raise SlotError(f"{page.spec}: taken while {slot.state.value}")
         return slot
@@ -269,6 +279,7 @@ class Pager:
             if page.index in self._slots:
                 raise SlotError(f"{page.spec}: asked for twice")
             self._slots[page.index] = Slot(address, SlotState.READING, ticket + i, place)
+        self._count_arena()
 
 
 def _explain(state: str, code: int) -> str:

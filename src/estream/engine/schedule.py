@@ -18,11 +18,10 @@ def expected_share(config: ModelConfig, rows: int) -> float:
 
 @dataclass
 class PredictionStats:
-    """Experts that were predicted, of them those that got tokens, and those that got tokens without being predicted."""
+    """Experts that were predicted, and of them those that got tokens."""
 
     predicted: int = 0
     right: int = 0
-    missed: int = 0
 
 
 class ReadSchedule:
@@ -70,9 +69,9 @@ class ReadSchedule:
                 continue
             body.append(page)
             # A prediction needs the next layer's router before this layer's experts.
-            if spec.kind == "router" and self.predicts(spec.layer + 1):
-                body.append(routers[spec.layer + 1])
-            elif spec.kind == "attention" and self.predicts(spec.layer) and self.predicts(spec.layer + 1):
+            if (spec.kind == "router" and self.predicts(spec.layer + 1)) or (
+                spec.kind == "attention" and self.predicts(spec.layer) and self.predicts(spec.layer + 1)
+            ):
                 body.append(routers[spec.layer + 1])
         early, held = 0, 0
         while early < len(head) and held + head[early].padded_bytes <= early_head_bytes:
@@ -81,7 +80,7 @@ class ReadSchedule:
         return [*body, *head[:early], *last_experts, *head[early:]]
 
     def predict(self, layer: int, experts: frozenset[int]) -> None:
-        """The layer's tokens will probably use these experts."""
+        """The layer's tokens will probably use these experts, and more."""
         self._predicted[layer] = experts
         self.prediction.predicted += len(experts)
 
@@ -90,7 +89,6 @@ class ReadSchedule:
         self._routed[layer] = experts
         if layer in self._predicted:
             self.prediction.right += len(experts & self._predicted[layer])
-            self.prediction.missed += len(experts - self._predicted[layer])
         self._missed.extend(p for p in self._skipped.pop(layer, ()) if p.spec.expert in experts)
 
     def peek(self) -> Page | None:

@@ -11,7 +11,7 @@ class SweepStats:
     ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for a page,
     ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of
     it that was read ahead of the routing for experts nobody was routed to. ``prediction`` says how many experts were
-    predicted with few tokens, how many of those were right, and how many were missed.
+    predicted with few tokens, and how many of those were right.
     """
 
     ttft_s: float

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -12,6 +13,14 @@ from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
 from estream.package.manifest import Page
+from estream.report.timeline import COMPUTE, LAYER, Timeline
+
+
+@dataclass
+class _Layer:
+    attention: Page
+    router: Page
+    experts: list[Page] = field(default_factory=list)
 
 
 class Sweep:
@@ -21,50 +30,56 @@ class Sweep:
         self._device = device
         self._pager = pager
         self._final_norm = final_norm
-        self._layers: list[list[Page]] = []
-        self._head = [page for page in tape if page.spec.kind == "head"]
-        for page in tape:
-            if page.spec.kind == "attention":
-                self._layers.append([])
-            if page.spec.kind != "head":
-                self._layers[-1].append(page)
+        by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in ("attention", "router", "expert", "head")}
+        self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
+        for page in by_kind["expert"]:
+            self._layers[page.spec.layer].experts.append(page)
+        self._head = by_kind["head"]
         self.compute_s = 0.0
+        self.timeline: Timeline | None = None
 
     def run(self, batch: Batch, activations: Activations, embedding: EmbeddingReader) -> np.ndarray:
-        """Logits float32 [prompts, vocabulary] at the last position of each prompt; valid until the next run."""
+        """Logits float32 [wanted, vocabulary]; valid until the next run."""
         self.compute_s = 0.0
         embedding.finish(activations.residual)
         self._device.begin_sweep(batch, activations)
-        held = ExitStack()
-        for layer, (attention, router, *experts) in enumerate(self._layers):
-            with self._pager.page(attention) as address, self._computing():
-                self._device.attention(attention.spec, address)
-            address = router_address if self._pager.predicts(layer) else held.enter_context(self._pager.page(router))
-            with self._computing():
-                routing = self._device.route(router.spec, address)
+        # A router that was used to predict stays in the arena until its own layer routes.
+        held, routers = ExitStack(), dict[int, int]()
+        for index, layer in enumerate(self._layers):
+            begin = time.perf_counter()
+            with self._pager.page(layer.attention) as address, self._computing(layer.attention):
+                self._device.attention(layer.attention.spec, address)
+            if index not in routers:
+                routers[index] = held.enter_context(self._pager.page(layer.router))
+            with self._computing(layer.router):
+                routing = self._device.route(layer.router.spec, routers[index])
             held.close()
             used = routing.used
-            self._pager.routed(layer, used, experts)
-            if self._pager.predicts(layer + 1):
-                next_router = self._layers[layer + 1][1]
-                router_address = held.enter_context(self._pager.page(next_router))
-                with self._computing():
-                    predicted = self._device.predict(next_router.spec, router_address)
-                self._pager.predict(layer + 1, predicted)
+            self._pager.routed(index, used, layer.experts)
+            if self._pager.predicts(index + 1):
+                following = self._layers[index + 1].router
+                routers[index + 1] = held.enter_context(self._pager.page(following))
+                with self._computing(following):
+                    self._pager.predict(index + 1, self._device.predict(following.spec, routers[index + 1]))
             self._device.begin_experts(routing)
-            for page in experts:
+            for page in layer.experts:
                 if page.spec.expert in used:
-                    with self._pager.page(page) as address, self._computing():
+                    with self._pager.page(page) as address, self._computing(page):
                         self._device.expert(page.spec, address)
             self._device.end_experts()
+            if self.timeline:
+                self.timeline.span(LAYER, f"layer {index}", begin, time.perf_counter())
         self._device.final_norm(self._final_norm)
         for page in self._head:
-            with self._pager.page(page) as address, self._computing():
+            with self._pager.page(page) as address, self._computing(page):
                 self._device.head(page.spec, address)
         return activations.logits
 
     @contextmanager
-    def _computing(self) -> Iterator[None]:
+    def _computing(self, page: Page) -> Iterator[None]:
         begin = time.perf_counter()
         yield
-        self.compute_s += time.perf_counter() - begin
+        end = time.perf_counter()
+        self.compute_s += end - begin
+        if self.timeline:
+            self.timeline.span(COMPUTE, page.spec.kind, begin, end, page=str(page.spec))

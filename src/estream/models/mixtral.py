@@ -1,5 +1,6 @@
 """Mixtral (``MixtralForCausalLM``): few, large experts; the weights of a token's experts sum to 1.
-Paper: arXiv 2401.04088."""
+Paper: arXiv 2401.04088.
+"""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,6 @@
 """OLMoE (``OlmoeForCausalLM``): every layer is a mixture of experts, and queries and keys are normalised over the whole
-projection before they are split into heads. Paper: arXiv 2409.02060."""
+projection before they are split into heads. Paper: arXiv 2409.02060.
+"""
 
 from collections.abc import Mapping
 from typing import Any

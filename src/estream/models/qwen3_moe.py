@@ -1,5 +1,6 @@
 """Qwen3-MoE (``Qwen3MoeForCausalLM``): many small experts; queries and keys are normalised head by head.
-Report: arXiv 2505.09388."""
+Report: arXiv 2505.09388.
+"""
 
 from collections.abc import Mapping
 from typing import Any

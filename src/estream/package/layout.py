@@ -27,7 +27,8 @@ PageKind = Literal["attention", "router", "expert", "head"]
 @dataclass(frozen=True)
 class Quantization:
     """Bits of the experts and of everything else that is multiplied (attention, head), group size, and how large matrices
-    are cut into pages: ``expert_slices`` equal parts of each expert, ``head_rows`` vocabulary rows in a page of the head."""
+    are cut into pages: ``expert_slices`` equal parts of each expert, ``head_rows`` vocabulary rows in a page of the head.
+    """
 
     expert_bits: int
     dense_bits: int
@@ -196,7 +197,8 @@ def router_layout(config: ModelConfig) -> PageLayout:
 
 def expert_layout(config: ModelConfig, quantization: Quantization) -> PageLayout:
     """One expert or slice. Outputs of gate and up alternate by 16: one panel holds 16 of each, so SwiGLU happens in
-    registers."""
+    registers.
+    """
     width = config.moe.width // quantization.expert_slices
     page = _Builder(quantization.group)
     page.matrix("gate_up", 2 * round_up(width, LANES), config.hidden, quantization.expert_bits)

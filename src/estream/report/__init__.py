@@ -1,0 +1,1 @@
+"""Timelines of a sweep, and pictures of them."""

@@ -1,0 +1,74 @@
+"""Reading a trace back, and the summary of where its time went."""
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from estream.errors import PackageError
+from estream.report.timeline import COMPUTE, LANE, STALL
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time; seconds from the start of the trace."""
+
+    row: int
+    name: str
+    begin: float
+    end: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """``fill`` is the arena's ring: seconds and bytes in use. ``stats`` are the figures of the sweep."""
+
+    spans: list[Span]
+    fill: list[tuple[float, int]]
+    stats: dict[str, Any]
+
+    @property
+    def end(self) -> float:
+        return max(span.end for span in self.spans)
+
+    @property
+    def lanes(self) -> list[int]:
+        return sorted({span.row for span in self.spans if span.row >= LANE})
+
+    def seconds_by_kind(self) -> dict[str, float]:
+        """Compute time by kind of page, then waiting for pages, then everything else on the computing thread."""
+        seconds: dict[str, float] = defaultdict(float)
+        for span in self.spans:
+            if span.row == COMPUTE:
+                seconds[span.name] += span.end - span.begin
+            elif span.row == STALL:
+                seconds["waiting for pages"] += span.end - span.begin
+        seconds["between"] = max(0.0, float(self.stats["ttft_s"]) - sum(seconds.values()))
+        return dict(seconds)
+
+
+def read_trace(path: Path) -> Trace:
+    """Read what ``estream run --trace`` wrote.
+
+    Raises:
+        PackageError: the file is absent or not such a trace.
+
+    """
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        events, stats = data["traceEvents"], data["estream"]
+        spans = [
+            Span(e["tid"], e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, str(e["args"].get("page", e["name"])))
+            for e in events
+            if e["ph"] == "X"
+        ]
+        fill = sorted((e["ts"] / 1e6, int(e["args"]["bytes"])) for e in events if e["ph"] == "C")
+    except OSError as error:
+        raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise PackageError(f"{path}: not a trace of 'estream run --trace' ({type(error).__name__}: {error})") from error
+    if not spans:
+        raise PackageError(f"{path}: the trace is empty")
+    return Trace(spans, fill, stats)
