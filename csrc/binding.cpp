@@ -129,7 +129,7 @@ void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, c
   require(weights.shape(0) == count, "tokens and weights differ in length");
   check_rows(to, count, static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
   require(static_cast<int>(y.shape(1)) >= e.down.outputs, "the result does not fit the expert");
-  require(static_cast<int>(hidden.shape(1)) == e.down.inputs, "scratch does not fit the expert");
+  require(hidden.shape(0) >= 1 && static_cast<int>(hidden.shape(1)) == e.down.inputs, "scratch does not fit the expert");
   ExpertScratch scratch = {hidden.data(), nullptr, nullptr, nullptr, static_cast<int>(hidden.shape(0))};
   if constexpr (std::is_same_v<X, Quantized>) {
     require(quantized && quantized->codes.shape(0) == hidden.shape(0) && quantized->group() == e.down.group &&
@@ -165,8 +165,8 @@ class Packer {
                const Array<const int32_t, 1>& order, const Bytes& to) {
     const WeightType type = weight_type(dtype);
     const size_t item = type == WeightType::float32 ? 4 : 2;
-    const auto row_count = static_cast<int64_t>(source.size() / (item * columns));
     require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
+    const auto row_count = static_cast<int64_t>(source.size() / (item * columns));
     require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
     require(order.shape(0) == static_cast<size_t>(m.outputs), "order must name a row for each output");
     for (size_t i = 0; i < order.shape(0); i++) require(order.data()[i] < row_count, "order names a row that is not there");

@@ -1,5 +1,5 @@
 // The operations of one layer on the CPU: kernels spread over the thread pool. Plain pointers and shapes; the binding
-// checks them. Rows are token rows, strides count floats. Nothing here allocates after construction.
+// checks them; one caller at a time. Rows are token rows, strides count floats. Nothing here allocates after construction.
 #pragma once
 #include <cstdint>
 #include <memory>

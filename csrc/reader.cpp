@@ -61,6 +61,7 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
                       part.checksum,
                       part.verify,
                       0,
+                      {ReadState::ready, 0, offset + part.begin},
                       {ReadState::pending, 0, offset + part.begin}});
   size_t covered = 0;
   for (uint64_t begin = 0; begin < length; begin += request_bytes_) {
@@ -101,6 +102,7 @@ ReadOutcome Reader::wait(uint64_t ticket, double timeout_s) {
 
 bool Reader::is_published(uint64_t ticket) {
   std::lock_guard lock(mutex_);
+  if (ticket >= first_live_ + pages_.size()) throw std::out_of_range("no such read");
   return ticket < first_live_ || page(ticket).outcome.state != ReadState::pending;
 }
 
@@ -110,6 +112,8 @@ void Reader::cancel() {
   published_.wait(lock, [&] { return in_flight_ == 0; });
   for (Page& p : pages_)
     if (p.outcome.state == ReadState::pending) p.outcome.state = ReadState::cancelled;
+  published_count_.fetch_add(1, std::memory_order_release);
+  published_.notify_all();
 }
 
 ReaderStats Reader::stats() {
@@ -179,10 +183,11 @@ void Reader::finish(int lane, const Request& request, const ReadOutcome& outcome
   if (outcome.state == ReadState::ready) stats_.bytes += request.length;
   for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++) {
     Page& shared = page(ticket);
-    if (outcome.state != ReadState::ready && shared.outcome.state == ReadState::pending) shared.outcome = outcome;
-    if (--shared.requests_left > 0 || shared.outcome.state != ReadState::pending) continue;
-    ReadOutcome result = {ReadState::ready, 0, shared.file_offset};
-    if (shared.verify) {
+    if (outcome.state != ReadState::ready && shared.result.state == ReadState::ready) shared.result = outcome;
+    // A failed page too is published only when no lane will write to its memory any more.
+    if (--shared.requests_left > 0) continue;
+    ReadOutcome result = shared.result;
+    if (result.state == ReadState::ready && shared.verify) {
       const Page copy = shared;
       lock.unlock();
       const double begin = now();

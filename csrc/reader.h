@@ -59,7 +59,8 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // Asks for one run; returns the ticket of its first page, the others follow on. Never waits.
+  // Asks for one run, whose address, offset and length are multiples of 4096 where reads are direct; returns the ticket of its
+  // first page, the others follow on. Never waits.
   uint64_t submit(int file, uint64_t offset, uint8_t* address, uint64_t length, const std::vector<PagePart>& pages);
   // Spins briefly, then sleeps until the page is published or the time is over; pending means the latter.
   ReadOutcome wait(uint64_t ticket, double timeout_s);
@@ -79,7 +80,8 @@ class Reader {
     uint64_t file_offset, length, checksum;
     bool verify;
     int requests_left;
-    ReadOutcome outcome;
+    ReadOutcome result;   // of the requests that are over
+    ReadOutcome outcome;  // published: pending until the last request is over
   };
   struct Request {
     int file;

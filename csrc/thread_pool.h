@@ -33,6 +33,7 @@ class ThreadPool {
   using Call = void (*)(void*, int, int);
   void run_erased(int count, Call call, void* context);
   void worker(int thread);
+  void stop();
   void take_tasks(int thread);
   bool join(uint32_t& generation);
   bool has_news(uint32_t generation) const;

@@ -1,4 +1,5 @@
 // The one place where a kernel variant is chosen.
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <stdexcept>
@@ -51,11 +52,15 @@ constexpr int kCount = sizeof kVariants / sizeof kVariants[0];
 }  // namespace
 
 const char* const* available_kernels() {
-  static const char* names[kCount + 1] = {};
-  int n = 0;
-  for (const Variant& v : kVariants)
-    if (v.supported()) names[n++] = v.kernels->name;
-  return names;
+  // Filled once: several threads may ask at the same time.
+  static const auto names = [] {
+    std::array<const char*, kCount + 1> found{};
+    int n = 0;
+    for (const Variant& v : kVariants)
+      if (v.supported()) found[n++] = v.kernels->name;
+    return found;
+  }();
+  return names.data();
 }
 
 const Kernels* find_kernels(const char* name) {

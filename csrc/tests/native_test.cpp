@@ -292,6 +292,35 @@ void reader_leaves_no_thread() {
   CHECK(live_threads() <= before);
 }
 
+// Publishing ends a page's use of its memory: whoever is told that it failed may read something else to that place.
+void reader_publishes_failures_last() {
+  const TestFile file(0);
+  Arena arena(30000 * kBlock);  // never touched: the file is empty
+  Reader reader(file.paths, 2, kBlock, false, checksum);
+  const uint64_t ticket = reader.submit(0, 0, arena.base(), arena.bytes(), {{0, arena.bytes(), 0, true}});
+  CHECK(settled(reader, ticket).state == ReadState::failed_short && reader.stats().requests == 30000);
+  // More pages than are kept, while requests of the first are still queued.
+  const uint64_t first = reader.submit(0, 0, arena.base(), arena.bytes(), {{0, arena.bytes(), 0, true}});
+  std::vector<PagePart> tiny;
+  for (uint64_t i = 0; i < 20000; i++) tiny.push_back({i, 1, 0, false});
+  for (int i = 0; i < 2; i++) reader.submit(0, 0, arena.base(), 20000, tiny);
+  CHECK(settled(reader, first + 2 * 20000).state == ReadState::failed_short);
+}
+
+void reader_wakes_who_waits_for_a_cancelled_page() {
+  const TestFile file;
+  Arena arena(kManyBlocks * kBlock);
+  Reader reader(file.paths, 1, kBlock, false, slow_zero);
+  const uint64_t first = submit_many(reader, arena);
+  ReadState state = ReadState::pending;
+  const auto begin = std::chrono::steady_clock::now();
+  std::thread waiter([&] { state = reader.wait(first + kManyBlocks - 1, 20.0).state; });
+  sleep_ms(50);
+  reader.cancel();
+  waiter.join();
+  CHECK(state == ReadState::cancelled && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
 struct Matrix {
   PackedMatrix packed;
   std::vector<uint8_t> bytes = std::vector<uint8_t>(packed.bytes());
@@ -652,6 +681,8 @@ const Test kTests[] = {TEST(pool_runs_every_index_once),
                        TEST(reader_reports_what_cannot_be_read),
                        TEST(reader_cancels),
                        TEST(reader_leaves_no_thread),
+                       TEST(reader_publishes_failures_last),
+                       TEST(reader_wakes_who_waits_for_a_cancelled_page),
                        TEST(codes_are_exact_in_every_variant),
                        TEST(products_match_their_definition),
                        TEST(float_kernels_match_their_definition),
