@@ -11,6 +11,8 @@ constexpr int kMaxValueDim = 256;
 constexpr int kMaxGroup = 128;
 // Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
 constexpr int kRowBlock = 192;
+// From so many rows on, matrix instructions beat the product by rows.
+constexpr int kFewestTiledRows = 8;
 // Rows per task where a row is little work.
 constexpr int kSmallRows = 16;
 
@@ -23,7 +25,7 @@ CpuDevice::CpuDevice(int threads)
       pool_(threads),
       scratch_floats_(
           std::max<size_t>(attention_scratch_floats(kMaxValueDim), static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
-      scratch_(scratch_floats_ * threads) {}
+      scratch_(scratch_floats_ * threads * sizeof(float)) {}
 
 void CpuDevice::rms_norm(Rows x, int columns, const float* weight, float eps, Rows y) {
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
@@ -55,27 +57,62 @@ void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, 
   });
 }
 
+namespace {
+
+// The part of an output that belongs to rows from `first` on.
+PanelOutput rows_from(PanelOutput out, int first) {
+  if (out.rows)
+    out.rows += first;
+  else
+    out.data += first * out.stride;
+  if (out.weights) out.weights += first;
+  return out;
+}
+
+QuantizedRows rows_from(QuantizedRows x, int64_t first) {
+  x.codes += first * x.columns;
+  x.scales += first * x.groups;
+  x.sums += first * x.groups;
+  return x;
+}
+
+}  // namespace
+
+void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count,
+                             const PanelOutput& out) {
+  const int columns = blocks(x.columns, 64) * 64;
+  const size_t code_bytes = static_cast<size_t>(kRowBlock) * columns;
+  const size_t bytes = code_bytes + kRowBlock * x.groups * sizeof(float);
+  if (!tiles_ || tiles_->bytes() < bytes) tiles_ = std::make_unique<Arena>(bytes);
+  for (int first = 0; first < count; first += kRowBlock) {
+    const int rows = std::min(kRowBlock, count - first);
+    const QuantizedRows part = x_rows ? x : rows_from(x, first);
+    const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
+    const TiledRows tiles = {reinterpret_cast<int8_t*>(tiles_->base()), reinterpret_cast<float*>(tiles_->base() + code_bytes),
+                             columns, blocks(rows, 16)};
+    pool_.run(tiles.blocks, [&](int block, int) { kernels_.tile_rows(part, part_rows, rows, block, tiles); });
+    const PanelOutput part_out = rows_from(out, first);
+    pool_.run(w.panels(), [&](int panel, int thread) {
+      kernels_.matmul_panel_tiled(w, panel, tiles, rows, part_out, thread_scratch(thread));
+    });
+  }
+}
+
 void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out) {
+  if (!x.floats && kernels_.matmul_panel_tiled && count >= kFewestTiledRows)
+    return tiled_panels(w, x.quantized, x_rows, count, out);
   const int panels = w.panels();
   pool_.run(panels * blocks(count, kRowBlock), [&](int task, int thread) {
     const int panel = task % panels, first = task / panels * kRowBlock;
     const int rows = std::min(kRowBlock, count - first);
-    PanelOutput part = out;
-    if (out.rows) part.rows += first;
-    if (!out.rows) part.data += first * out.stride;
-    if (out.weights) part.weights += first;
+    const PanelOutput part = rows_from(out, first);
     const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
     if (x.floats) {
       const float* floats = x_rows ? x.floats : x.floats + first * x.float_stride;
       kernels_.matmul_panel_float(w, panel, floats, x.float_stride, part_rows, rows, part, thread_scratch(thread));
       return;
     }
-    QuantizedRows q = x.quantized;
-    if (!x_rows) {
-      q.codes += static_cast<int64_t>(first) * q.columns;
-      q.scales += static_cast<int64_t>(first) * q.groups;
-      q.sums += static_cast<int64_t>(first) * q.groups;
-    }
+    const QuantizedRows q = x_rows ? x.quantized : rows_from(x.quantized, first);
     kernels_.matmul_panel(w, panel, q, part_rows, rows, part);
   });
 }

@@ -3,8 +3,8 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "arena.h"
 #include "kernels/kernels.h"
 #include "thread_pool.h"
 
@@ -80,13 +80,20 @@ class CpuDevice {
   void scatter_add(Rows x, const Scatter& to, Rows y);
 
  private:
+  // The products of all panels, by rows or by tiles of 16 rows.
   void panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out);
-  float* thread_scratch(int thread) { return scratch_.data() + static_cast<size_t>(thread) * scratch_floats_; }
+  void tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count, const PanelOutput& out);
+  float* thread_scratch(int thread) {
+    return reinterpret_cast<float*>(scratch_.base()) + static_cast<size_t>(thread) * scratch_floats_;
+  }
 
   const Kernels& kernels_;
   ThreadPool pool_;
+  // Scratch lies on huge pages: under a hypervisor a miss of the address translation costs more than one of the cache.
   size_t scratch_floats_;
-  std::vector<float> scratch_;
+  Arena scratch_;
+  // Rows in tile order; grows to the widest matrix once.
+  std::unique_ptr<Arena> tiles_;
 };
 
 }  // namespace estream

@@ -13,6 +13,9 @@ void* reserve(size_t bytes);
 void populate(void* address, size_t bytes);
 void release(void* address, size_t bytes);
 
+// Asks the system for AMX's tile registers; true where threads begun from now on may use them.
+bool enable_amx();
+
 struct File {
   int handle = -1;
   bool direct = false;

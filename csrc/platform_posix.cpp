@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -68,6 +69,15 @@ void populate(void* address, size_t bytes) {
 }
 
 void release(void* address, size_t bytes) { munmap(address, round_up(bytes)); }
+
+bool enable_amx() {
+#if defined(__linux__) && defined(__x86_64__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
 
 File open_for_reading(const std::string& path, bool want_direct) {
 #if defined(O_DIRECT)

@@ -59,7 +59,7 @@ inline float softmax_row(float* scores, int first_key, int position, float& maxi
   for (int k = position - first_key + 1 > 0 ? position - first_key + 1 : 0; k < kKeysAtOnce; k++) scores[k] = -1e30f;
   F16 largest = load(scores);
   for (int k = 16; k < kKeysAtOnce; k += 16) largest = max(largest, load(scores + k));
-  const float block_maximum = max_tree(largest);
+  const float block_maximum = largest_lane(largest);
   const float updated = block_maximum > maximum ? block_maximum : maximum;
   float shrink[16];
   store(shrink, exp(set1(maximum - updated)));

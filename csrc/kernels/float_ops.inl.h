@@ -5,22 +5,6 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-inline float sum_tree(F16 x) {
-  float v[16];
-  store(v, x);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) v[i] += v[i + width];
-  return v[0];
-}
-
-inline float max_tree(F16 x) {
-  float v[16];
-  store(v, x);
-  for (int width = 8; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) v[i] = v[i] > v[i + width] ? v[i] : v[i + width];
-  return v[0];
-}
-
 // The first n < 16 floats at p, zeros behind them.
 inline F16 load_part(const float* p, int n) {
   float v[16] = {};
@@ -80,16 +64,18 @@ inline void quantize_row(const float* x, int columns, int padded, int group, int
     const int begin = g * group;
     F16 largest = zero();
     for (int i = 0; i < group; i += 16) largest = max(largest, abs(at(begin + i)));
-    const float peak = max_tree(largest);
+    const float peak = largest_lane(largest);
     const F16 inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
-    int32_t sum = 0;
+    F16 sum = zero();
     for (int i = 0; i < group; i += 16) {
       // The product of a denormal peak can pass 127 by rounding.
-      const F16 scaled = max(min(at(begin + i) * inverse, set1(127.0f)), set1(-127.0f));
-      sum += store_int8(codes + begin + i, scaled);
+      const F16 code = round(max(min(at(begin + i) * inverse, set1(127.0f)), set1(-127.0f)));
+      store_int8(codes + begin + i, code);
+      sum = sum + code;
     }
     scales[g] = peak / 127.0f;
-    sums[g] = sum;
+    // Whole numbers below 2^24 add up exactly in any order.
+    sums[g] = static_cast<int32_t>(sum_tree(sum));
   }
 }
 

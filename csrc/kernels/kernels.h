@@ -44,6 +44,16 @@ struct QuantizedRows {
   int groups;
 };
 
+// The same in the order that matrix instructions read: codes [columns / 64, blocks, 16, 64] with rows and columns padded with
+// zeros, and scales [groups, blocks, 16].
+struct TiledRows {
+  int8_t* codes;
+  float* scales;
+  int columns;  // a multiple of 64
+  int blocks;   // of 16 rows
+};
+constexpr int kTileBytes = 16 * 64;
+
 enum class Write {
   store,   // y[row] = value
   add,     // y[row] += weight * value
@@ -100,6 +110,11 @@ struct Kernels {
   // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
   uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);
   uint64_t (*checksum)(const void* data, size_t bytes);
+  // Null in variants without matrix instructions. Brings one block of 16 of the rows into tile order; then the same
+  // product for all of them, with the same bits. scratch holds 32 floats for each row, rounded up to 16 rows.
+  void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int block, const TiledRows& to);
+  void (*matmul_panel_tiled)(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
+                             float* scratch);
 };
 
 // The variant for this processor, or the one that ESTREAM_KERNELS names; throws std::runtime_error where that one is

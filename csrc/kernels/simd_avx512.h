@@ -32,11 +32,19 @@ inline F16 keep_where_greater(F16 x, F16 y, F16 a) {
 // a * 2^n for integral n.
 inline F16 scale_by_power(F16 a, F16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
-// Rounds to nearest even and stores 16 signed bytes; returns their sum. Values must lie in [-127, 127].
-inline int32_t store_int8(int8_t* p, F16 a) {
-  const __m512i q = _mm512_cvtps_epi32(a.v);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
-  return _mm512_reduce_add_epi32(q);
+inline float largest_lane(F16 a) { return _mm512_reduce_max_ps(a.v); }
+
+// The sum in one fixed order, the same in every variant: lane i + lane i + 8, then + 4, + 2, + 1.
+inline float sum_tree(F16 a) {
+  const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Rounds to nearest even and stores 16 signed bytes. Values must lie in [-127, 127].
+inline void store_int8(int8_t* p, F16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }
 
 inline F16 load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }

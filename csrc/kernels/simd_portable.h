@@ -70,14 +70,19 @@ inline F16 scale_by_power(F16 a, F16 n) {
   });
 }
 
-inline int32_t store_int8(int8_t* p, F16 a) {
-  int32_t sum = 0;
-  for (int i = 0; i < 16; i++) {
-    const int32_t q = static_cast<int32_t>(round_even(a.v[i]));
-    p[i] = static_cast<int8_t>(q);
-    sum += q;
-  }
-  return sum;
+inline void store_int8(int8_t* p, F16 a) {
+  for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(static_cast<int32_t>(round_even(a.v[i])));
+}
+
+inline float largest_lane(F16 a) {
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) a.v[i] = a.v[i] > a.v[i + width] ? a.v[i] : a.v[i + width];
+  return a.v[0];
+}
+inline float sum_tree(F16 a) {
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];
+  return a.v[0];
 }
 
 inline float half_to_float(uint16_t h) {

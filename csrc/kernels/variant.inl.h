@@ -11,7 +11,17 @@ namespace estream::ESTREAM_VARIANT {
 inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 constexpr Kernels table(const char* name) {
-  return {name, rms_norm, quantize_row, rope, matmul_panel, matmul_panel_float, router, attention, add, pack_group, checksum};
+  return {name, rms_norm,   quantize_row, rope,    matmul_panel, matmul_panel_float, router, attention,
+          add,  pack_group, checksum,     nullptr, nullptr};
 }
+
+#if defined(__AMX_INT8__)
+constexpr Kernels tiled_table(const char* name) {
+  Kernels kernels = table(name);
+  kernels.tile_rows = tile_rows;
+  kernels.matmul_panel_tiled = matmul_panel_tiled;
+  return kernels;
+}
+#endif
 
 }  // namespace estream::ESTREAM_VARIANT

@@ -1,0 +1,48 @@
+"""The reader lanes against fio: the same file, request size and depth, direct reads, interleaved (fio must be installed).
+
+    python benchmarks/reading.py PKG --lanes 4 --request 2MiB --bytes 2GiB --rounds 5
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+from pathlib import Path
+
+from overlap import read_alone
+
+from estream.engine.model import LoadOptions
+from estream.package.package import open_package
+from estream.units import GiB, parse_bytes
+
+
+def fio(path: Path, lanes: int, request: int, size: int) -> float:
+    """Bytes per second of ``lanes`` synchronous readers that share the range, request by request."""
+    part = size // lanes // request * request
+    command = ["fio", "--name=read", f"--filename={path}", "--rw=read", "--direct=1", "--ioengine=psync", "--readonly"]
+    command += [f"--bs={request}", f"--numjobs={lanes}", f"--size={part}", f"--offset_increment={part}"]
+    run = subprocess.run([*command, "--group_reporting", "--output-format=json"], capture_output=True, text=True, check=True)
+    return float(json.loads(run.stdout)["jobs"][0]["read"]["bw_bytes"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package", type=Path)
+    parser.add_argument("--lanes", type=int, default=4)
+    parser.add_argument("--request", default="2MiB")
+    parser.add_argument("--bytes", default="2GiB")
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    package, request, size = open_package(args.package), parse_bytes(args.request), parse_bytes(args.bytes)
+    options = LoadOptions(lanes=args.lanes, request_bytes=request)
+    ratios = []
+    for _ in range(args.rounds):
+        theirs = fio(package.pages_path, args.lanes, request, size)
+        ours = size / read_alone(package, size, options)
+        ratios.append(ours / theirs)
+        print(f"fio {theirs / GiB:.2f} GiB/s, lanes {ours / GiB:.2f} GiB/s, ratio {ratios[-1]:.2f}", flush=True)
+    print(f"{args.lanes} lanes of {args.request}: median ratio {statistics.median(ratios):.2f}")
+
+
+if __name__ == "__main__":
+    main()
