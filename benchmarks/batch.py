@@ -1,6 +1,6 @@
 """What several prompts in one sweep are worth: prompts one by one against all in one sweep, interleaved.
 
-    python benchmarks/batch.py PKG --prompts 16 --tokens 64 --memory 1GiB --rounds 3
+python benchmarks/batch.py PKG --prompts 16 --tokens 64 --memory 1GiB --rounds 3
 """
 
 import argparse

@@ -34,7 +34,9 @@ def main() -> None:
     for i, tokens in enumerate(lengths):
         with memory_group(limit) as group:
             run = group.run(
-                estream_command("run", args.package, "--tokens", str(tokens), "--seed", str(i), "--memory", args.limit, "--json")
+                estream_command(
+                    "run", args.package, "--tokens", str(tokens), "--seed", str(i), "--memory", args.limit, "--json"
+                )
             )
             group_peak = max(group_peak, group.peak_bytes / limit)
         if run.returncode:

@@ -17,7 +17,8 @@ import numpy as np
 
 from estream import _native
 from estream.engine import machine
-from estream.engine.model import LoadOptions, Model
+from estream.engine.model import Model
+from estream.engine.options import LoadOptions
 from estream.package.package import Package, open_package
 from estream.units import format_bytes, parse_bytes
 

@@ -1,6 +1,8 @@
-"""The reader lanes against fio: the same file, request size and depth, direct reads, interleaved (fio must be installed).
+"""The reader lanes against fio: the same file, order, request size and depth, direct reads, interleaved.
 
-    python benchmarks/reading.py PKG --lanes 4 --request 2MiB --bytes 2GiB --rounds 5
+fio must be installed. It keeps ``lanes`` asynchronous reads in flight, the lanes that many synchronous ones.
+
+python benchmarks/reading.py PKG --lanes 4 --request 2MiB --bytes 2GiB --rounds 5
 """
 
 import argparse
@@ -11,17 +13,16 @@ from pathlib import Path
 
 from overlap import read_alone
 
-from estream.engine.model import LoadOptions
+from estream.engine.options import LoadOptions
 from estream.package.package import open_package
 from estream.units import GiB, parse_bytes
 
 
 def fio(path: Path, lanes: int, request: int, size: int) -> float:
-    """Bytes per second of ``lanes`` synchronous readers that share the range, request by request."""
-    part = size // lanes // request * request
-    command = ["fio", "--name=read", f"--filename={path}", "--rw=read", "--direct=1", "--ioengine=psync", "--readonly"]
-    command += [f"--bs={request}", f"--numjobs={lanes}", f"--size={part}", f"--offset_increment={part}"]
-    run = subprocess.run([*command, "--group_reporting", "--output-format=json"], capture_output=True, text=True, check=True)
+    """Bytes per second."""
+    command = ["fio", "--name=read", f"--filename={path}", "--rw=read", "--direct=1", "--ioengine=libaio", "--readonly"]
+    command += [f"--bs={request}", f"--iodepth={lanes}", f"--size={size // request * request}", "--output-format=json"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
     return float(json.loads(run.stdout)["jobs"][0]["read"]["bw_bytes"])
 
 

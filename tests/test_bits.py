@@ -14,7 +14,8 @@ import estream
 from estream.conversion import ConvertOptions, convert
 from estream.engine import activations, machine, memory
 from estream.engine.batch import Batch
-from estream.engine.model import LoadOptions, Model
+from estream.engine.model import Model
+from estream.engine.options import LoadOptions
 from estream.errors import BudgetError, OptionError, PromptError, StateError
 from estream.package.package import Package
 from estream.units import KiB, MiB

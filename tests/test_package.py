@@ -1,11 +1,14 @@
 """Opening, verifying and describing packages."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
+from conftest import DEMO
 
+from estream.conversion import convert
 from estream.errors import PackageError
 from estream.package.layout import Quantization, build_tape, group_for
 from estream.package.package import Package, open_package
@@ -62,6 +65,20 @@ def test_a_damaged_package_is_refused_with_what_to_do(damage: str, copy: Path):
     change(copy)
     with pytest.raises(PackageError, match=message):
         open_package(copy, "cpu")
+
+
+def test_a_package_whose_source_changed_is_refused_and_one_whose_source_is_gone_is_not(tmp_path: Path):
+    source = shutil.copytree(DEMO, tmp_path / "source")
+    package = convert(source, tmp_path / "demo.estream")
+    os.utime(source / "model.safetensors")
+    assert open_package(package.path).manifest == package.manifest
+    with open(source / "model.safetensors", "r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"other")
+    with pytest.raises(PackageError, match=r"model.safetensors has changed since .*; 'estream convert .* --force'"):
+        open_package(package.path)
+    shutil.rmtree(source)
+    assert open_package(package.path).manifest == package.manifest
 
 
 def test_verify_finds_every_damaged_page_and_row(copy: Path):

@@ -9,7 +9,8 @@ except PackageNotFoundError:  # run from a source tree
 
 from estream import errors
 from estream.conversion import ConvertOptions, convert
-from estream.engine.model import Model, Prefill, TopToken, load
+from estream.engine.model import Model, load
+from estream.engine.result import Prefill, TopToken
 from estream.errors import EstreamError
 
 __all__ = ["ConvertOptions", "EstreamError", "Model", "Prefill", "TopToken", "__version__", "convert", "errors", "load"]

@@ -2,6 +2,7 @@
 
 __all__ = [
     "BudgetError",
+    "CancelledError",
     "CheckpointError",
     "EstreamError",
     "OptionError",
@@ -38,6 +39,10 @@ class BudgetError(EstreamError):
     def __init__(self, message: str, floor_bytes: int) -> None:
         super().__init__(message)
         self.floor_bytes = floor_bytes
+
+
+class CancelledError(EstreamError):
+    """A sweep was stopped by ``Model.cancel()``; the model stays usable."""
 
 
 class PromptError(EstreamError):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from estream.checkpoint.fingerprint import take_fingerprint
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 
@@ -44,9 +45,8 @@ class HfCheckpoint:
         _check_index(path, self.tensors)
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies this source later: names and sizes of its files."""
-        files = [self.path / "config.json", *self.files]
-        return {"kind": "huggingface", "name": self.path.name, "files": {f.name: f.stat().st_size for f in files}}
+        """What identifies this source later."""
+        return take_fingerprint("huggingface", self.path, [self.path / "config.json", *self.files])
 
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
         """Refuse a checkpoint that does not hold exactly these tensors, in a shape and type that can be read.

@@ -48,8 +48,6 @@ def main() -> None:
         _fail(str(error), 2)
     except (EstreamError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
     except BrokenPipeError:
         # The reader of our output has gone; there is nobody to tell.
         sys.stderr.close()

@@ -9,7 +9,10 @@ import typer
 from rich.table import Table
 
 from estream.cli.output import out, print_json, print_pairs
-from estream.engine.model import LoadOptions, Model, Prompt, TopToken
+from estream.engine.model import Model
+from estream.engine.options import LoadOptions
+from estream.engine.prompts import Prompt
+from estream.engine.result import TopToken
 from estream.engine.stats import SweepStats
 from estream.errors import OptionError, PromptError
 from estream.package.package import open_package

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,68 +19,21 @@ from estream.engine.activations import ActivationPlan, Activations, plan_activat
 from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.memory import ArenaPlan, Floor, SweepLayout, divide_arena, plan_arena, reserve_bytes, smallest_ring
+from estream.engine.options import LoadOptions
 from estream.engine.pager import EMBEDDING_FILE, PAGES_FILE, Pager
+from estream.engine.prompts import Positions, Prompt, make_batch
+from estream.engine.result import Prefill, TopToken
 from estream.engine.schedule import ReadSchedule
 from estream.engine.stats import SweepStats
 from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
-from estream.errors import OptionError, PromptError, StateError
+from estream.errors import StateError
 from estream.package.package import Package, open_package
 from estream.report.timeline import Timeline
-from estream.units import MiB, parse_bytes
+from estream.units import parse_bytes
 
 #: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
 USUAL_TOKENS = 4096
-
-Prompt = str | Sequence[int] | np.ndarray
-
-
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a model runs. ``memory`` is the budget of the whole process in bytes; None derives it from the machine."""
-
-    memory: int | None = None
-    threads: int | None = None
-    device: str = "cpu"
-    activations: str = "int8"
-    lanes: int = 4
-    request_bytes: int = 2 * MiB
-    direct_io: bool = True
-
-    def check(self) -> None:
-        """Raises OptionError."""
-        if self.device != "cpu":
-            raise OptionError(f"device must be cpu, not '{self.device}'")
-        if self.activations not in ("int8", "float"):
-            raise OptionError(f"activations must be int8 or float, not '{self.activations}'")
-        if self.threads is not None and not 1 <= self.threads <= 1024:
-            raise OptionError(f"threads must lie in 1..1024, not {self.threads}")
-        if not 1 <= self.lanes <= 64:
-            raise OptionError(f"lanes must lie in 1..64, not {self.lanes}")
-
-
-@dataclass(frozen=True)
-class TopToken:
-    """One of the likeliest next tokens."""
-
-    id: int
-    token: str | None
-    logprob: float
-
-
-@dataclass(frozen=True)
-class Prefill:
-    """What reading one prompt gave: logits float32 [vocabulary] at its last position ([positions, vocabulary] where
-    positions were asked for), and the figures of its sweep.
-    """
-
-    logits: np.ndarray
-    stats: SweepStats
-
-    def log_probabilities(self) -> np.ndarray:
-        """float64, in the shape of ``logits``."""
-        shifted = self.logits.astype(np.float64) - self.logits.max(axis=-1, keepdims=True)
-        return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
 
 
 class Model:
@@ -133,13 +86,19 @@ class Model:
                 self._reader.cancel()
                 del self._sweep, self._pager, self._reader, self._memory, self._arena, self._device
 
+    def cancel(self) -> None:
+        """Stop the sweep that runs now, from any thread: its caller gets CancelledError within one page's time."""
+        pager = getattr(self, "_pager", None)
+        if pager is not None:
+            pager.cancel()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def prefill(self, prompt: Prompt, positions: Sequence[int] | None = None) -> Prefill:
+    def prefill(self, prompt: Prompt, positions: Positions = None) -> Prefill:
         """Read one prompt: text, or token ids.
 
         Args:
@@ -154,22 +113,13 @@ class Model:
         """
         return self.prefill_batch([prompt], None if positions is None else [positions])[0]
 
-    def prefill_batch(
-        self, prompts: Sequence[Prompt], positions: Sequence[Sequence[int] | None] | None = None
-    ) -> list[Prefill]:
+    def prefill_batch(self, prompts: Sequence[Prompt], positions: Sequence[Positions] | None = None) -> list[Prefill]:
         """Read several prompts in one sweep; each gets the bits that it would get alone.
 
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
         begin = time.perf_counter()
-        if not prompts:
-            raise PromptError("there is no prompt")
-        if positions is not None and len(positions) != len(prompts):
-            raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(positions)}")
-        ids = [self._ids(prompt, i, len(prompts)) for i, prompt in enumerate(prompts)]
-        for i, wanted in enumerate(positions or ()):
-            _check_positions(wanted, len(ids[i]))
-        batch = Batch.of(ids, positions)
+        batch = make_batch(prompts, positions, self._tokenizer, self._config)
         with self._lock:
             self._check_usable()
             rows = self._run(batch)
@@ -212,20 +162,6 @@ class Model:
             raise StateError("this model is closed; load it again")
         if os.getpid() != self._pid:
             raise StateError("a model does not survive a fork; load it again in the child process")
-
-    def _ids(self, prompt: Prompt, index: int, count: int) -> np.ndarray:
-        which = "the prompt" if count == 1 else f"prompt {index}"
-        ids = np.asarray(self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt)
-        if ids.size == 0:
-            raise PromptError(f"{which} is empty")
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids")
-        if len(ids) > self._config.context:
-            raise PromptError(f"{which} has {len(ids)} tokens, the model's context is {self._config.context}")
-        outside = (ids < 0) | (ids >= self._config.vocabulary)
-        if outside.any():
-            raise PromptError(f"{which} has id {ids[outside][0]}, the vocabulary is 0..{self._config.vocabulary - 1}")
-        return ids.astype(np.int32)
 
     def _plan(self, batch: Batch) -> ActivationPlan:
         return plan_activations(self._config, self._package.manifest.quantization, batch, self._options.activations == "float")
@@ -316,14 +252,6 @@ class Model:
                 "pinned_pages": self._pager.pinned_count,
             },
         )
-
-
-def _check_positions(positions: Sequence[int] | None, tokens: int) -> None:
-    for position in positions if positions is not None else ():
-        if not 0 <= position < tokens:
-            raise PromptError(f"position {position} is outside a prompt of {tokens} tokens")
-    if positions is not None and len(positions) == 0:
-        raise PromptError("no positions are asked for; None asks for the last one")
 
 
 def load(

@@ -6,6 +6,7 @@ pages have places of their own and stay ready between sweeps.
 """
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pathlib import Path
 from estream import _native
 from estream.engine.ring import Place, Ring
 from estream.engine.schedule import ReadSchedule
-from estream.errors import ReadError
+from estream.errors import CancelledError, ReadError
 from estream.package.manifest import Page
 from estream.report.timeline import STALL, Timeline
 
@@ -72,6 +73,11 @@ class Pager:
         self.stall_s = 0.0
         self.unused_bytes = 0
         self.timeline: Timeline | None = None
+        self._cancelled = threading.Event()
+
+    def cancel(self) -> None:
+        """Stop the sweep at its next page; may be called from any thread."""
+        self._cancelled.set()
 
     @property
     def pinned_count(self) -> int:
@@ -97,6 +103,7 @@ class Pager:
         if any(index not in self._pinned for index in self._slots):
             raise SlotError("a sweep begins while pages of the last one are in the ring")
         self._schedule = schedule
+        self._cancelled.clear()
         spare = max((p.padded_bytes for p in self._tape if p.spec.kind == "expert"), default=0)
         if schedule.speculative or ring_bytes < spare:
             spare = 0
@@ -180,6 +187,7 @@ class Pager:
 
     def _await(self, page: Page) -> Slot:
         begin = time.perf_counter()
+        self._check_cancelled()
         while page.index not in self._slots:
             # What can hold up a page that is needed now: pages let go while still being read, and predicted ones that
             # fill the ring and are used later.
@@ -208,8 +216,13 @@ class Pager:
             state, code, offset = self._outcome(ticket, _WAIT_S)
             if state == "ready":
                 return
+            self._check_cancelled()
             if state != "pending":
                 raise ReadError(f"{self._paths[file]}: {what} at offset {offset}: {_explain(state, code)}")
+
+    def _check_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise CancelledError("the sweep was cancelled")
 
     def _outcome(self, ticket: int, timeout_s: float) -> tuple[str, int, int]:
         return self._reader.wait(ticket, timeout_s)

@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
 
@@ -76,6 +77,11 @@ def open_package(path: str | Path, device: str | None = None) -> Package:
         raise PackageError(
             f"{path}: made for device '{manifest.device}', not '{device}'; "
             f"'estream convert SRC DST --device {device}' makes the right one"
+        )
+    if changed := changed_file(manifest.source):
+        raise PackageError(
+            f"{path}: {changed} has changed since the package was made from it; 'estream convert {changed.parent} {path} "
+            "--force' makes it anew, or move the checkpoint away to keep the package as it is"
         )
     for file, expected in ((package.pages_path, manifest.pages_bytes), (package.embedding_path, manifest.embedding_bytes)):
         if not file.is_file():

@@ -1,0 +1,274 @@
+// The CPU device and what its calls take.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "binding.h"
+#include "cpu_device.h"
+#include "routing.h"
+
+namespace estream::binding {
+
+namespace {
+
+Rows rows(const Floats& a) { return {a.data(), static_cast<int>(a.shape(0)), static_cast<int64_t>(a.shape(1))}; }
+
+// Quantised activations of `rows` tokens in three arrays.
+struct Quantized {
+  Array<int8_t, 2> codes;
+  Floats scales;
+  Array<int32_t, 2> sums;
+
+  Quantized(Array<int8_t, 2> codes, Floats scales, Array<int32_t, 2> sums) : codes(codes), scales(scales), sums(sums) {
+    require(scales.shape(0) == codes.shape(0) && sums.shape(0) == codes.shape(0), "codes, scales and sums differ in rows");
+    require(scales.shape(1) == sums.shape(1) && scales.shape(1) > 0 && codes.shape(1) % scales.shape(1) == 0,
+            "codes must be a whole number of groups");
+  }
+  int group() const { return static_cast<int>(codes.shape(1) / scales.shape(1)); }
+  Activations activations() const {
+    return {{codes.data(), scales.data(), sums.data(), static_cast<int>(codes.shape(1)), static_cast<int>(scales.shape(1))},
+            nullptr,
+            0};
+  }
+};
+
+Activations activations(const Matrix& m, const Quantized& x) {
+  require(static_cast<int>(x.codes.shape(1)) == m.inputs && x.group() == m.group, "activations do not fit the matrix");
+  return x.activations();
+}
+
+Activations activations(const Matrix& m, const Floats& x) {
+  require(static_cast<int>(x.shape(1)) == m.inputs, "activations do not fit the matrix");
+  return {{}, x.data(), static_cast<int64_t>(x.shape(1))};
+}
+
+// A result may be a range of columns of a larger matrix.
+using StridedFloats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
+
+template <typename X>
+void matmul(CpuDevice& device, const Matrix& m, uintptr_t address, const X& x, size_t count, const StridedFloats& y, bool add) {
+  require(y.shape(0) == count && static_cast<int>(y.shape(1)) >= m.outputs && y.stride(1) == 1,
+          "the result does not fit the product");
+  device.matmul(m.at(address), activations(m, x), static_cast<int>(count), y.data(), y.stride(0), add);
+}
+
+struct Attention {
+  AttentionShape shape;
+
+  Attention(int heads, int kv_heads, int head_dim, int value_dim, float scale)
+      : shape{heads, kv_heads, head_dim, value_dim, scale} {
+    require(kv_heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads");
+    require(head_dim > 0 && value_dim > 0 && value_dim <= 256, "value_dim must lie in 1..256");
+  }
+  int64_t value_stride() const { return (shape.value_dim + 15) / 16 * 16; }
+  KeyValues key_values(const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity) const {
+    require(capacity % kKeyRun == 0, "capacity must be a multiple of 32");
+    require(static_cast<int64_t>(keys.size()) >= shape.kv_heads * capacity * shape.head_dim &&
+                static_cast<int64_t>(values.size()) >= shape.kv_heads * capacity * value_stride(),
+            "keys and values do not fit the capacity");
+    return {keys.data(), values.data(), capacity};
+  }
+};
+
+void check_rows(const Array<int32_t, 1>& a, size_t count, int64_t limit, const char* message) {
+  require(a.shape(0) == count, message);
+  for (size_t i = 0; i < count; i++) require(a.data()[i] >= 0 && a.data()[i] < limit, message);
+}
+
+struct Expert {
+  Matrix gate_up, down;
+  int64_t down_offset;
+
+  Expert(Matrix gate_up, Matrix down, int64_t down_offset) : gate_up(gate_up), down(down), down_offset(down_offset) {
+    require(gate_up.outputs % 2 == 0 && gate_up.outputs / 2 <= down.inputs, "down does not fit gate and up");
+  }
+};
+
+template <typename X>
+void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, const Array<int32_t, 1>& tokens,
+            const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized* quantized,
+            const Floats& y) {
+  const size_t count = tokens.shape(0);
+  require(weights.shape(0) == count, "tokens and weights differ in length");
+  check_rows(to, count, static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
+  require(static_cast<int>(y.shape(1)) >= e.down.outputs, "the result does not fit the expert");
+  require(hidden.shape(0) >= 1 && static_cast<int>(hidden.shape(1)) == e.down.inputs, "scratch does not fit the expert");
+  ExpertScratch scratch = {hidden.data(), nullptr, nullptr, nullptr, static_cast<int>(hidden.shape(0))};
+  if constexpr (std::is_same_v<X, Quantized>) {
+    require(quantized && quantized->codes.shape(0) == hidden.shape(0) && quantized->group() == e.down.group &&
+                static_cast<int>(quantized->codes.shape(1)) == e.down.inputs,
+            "quantised scratch does not fit the expert");
+    scratch.codes = quantized->codes.data();
+    scratch.scales = quantized->scales.data();
+    scratch.sums = quantized->sums.data();
+    check_rows(tokens, count, static_cast<int64_t>(x.codes.shape(0)), "a token is out of range");
+  } else {
+    check_rows(tokens, count, static_cast<int64_t>(x.shape(0)), "a token is out of range");
+  }
+  device.expert({e.gate_up.at(address), e.down.at(address + e.down_offset)}, activations(e.gate_up, x), tokens.data(),
+                {to.data(), weights.data()}, static_cast<int>(count), scratch, y.data(), static_cast<int64_t>(y.shape(1)));
+}
+
+void bind_shapes(nb::module_& m) {
+  nb::class_<Quantized>(m, "Quantized")
+      .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
+           "sums"_a.noconvert());
+  nb::class_<Attention>(m, "Attention")
+      .def(nb::init<int, int, int, int, float>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a);
+  nb::class_<Expert>(m, "Expert").def(nb::init<Matrix, Matrix, int64_t>(), "gate_up"_a, "down"_a, "down_offset"_a);
+}
+
+template <typename Device>
+void bind_products(Device& device) {
+  device
+      .def(
+          "matmul",
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Quantized& x, const StridedFloats& y, bool add) {
+            matmul(d, m, address, x, x.codes.shape(0), y, add);
+          },
+          "matrix"_a, "address"_a, "x"_a, "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+      .def(
+          "matmul",
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add) {
+            matmul(d, m, address, x, x.shape(0), y, add);
+          },
+          "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+      .def(
+          "expert",
+          [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
+             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized& quantized,
+             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, &quantized, y); },
+          "expert"_a, "address"_a, "x"_a, "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
+          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "expert",
+          [](CpuDevice& d, const Expert& e, uintptr_t address, const Floats& x, const Array<int32_t, 1>& tokens,
+             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized&,
+             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, nullptr, y); },
+          "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
+          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
+}
+
+template <typename Device>
+void bind_rows(Device& device) {
+  device
+      .def(
+          "rms_norm",
+          [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
+            require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
+            d.rms_norm(rows(x), static_cast<int>(columns), reinterpret_cast<const float*>(weight), eps, rows(y));
+          },
+          "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "quantize",
+          [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
+            const int padded = static_cast<int>(to.codes.shape(1));
+            require(to.codes.shape(0) == x.shape(0) && columns <= padded && columns <= static_cast<int>(x.shape(1)),
+                    "quantize: shapes differ");
+            require(to.group() % 16 == 0, "quantize: groups must be a multiple of 16");
+            d.quantize(rows(x), columns, padded, to.group(), to.codes.data(), to.scales.data(), to.sums.data());
+          },
+          "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
+      .def(
+          "rope",
+          [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
+            require(head_dim % 2 == 0 && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
+            require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) &&
+                        static_cast<int>(cosine.shape(1)) == head_dim / 2 && static_cast<int>(sine.shape(1)) == head_dim / 2,
+                    "rope: angles do not fit");
+            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim);
+          },
+          "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
+}
+
+template <typename Device>
+void bind_attention_and_routing(Device& device) {
+  device
+      .def(
+          "store_key_values",
+          [](CpuDevice& d, const Attention& a, const Floats& keys, const Floats& values, const Array<int32_t, 1>& to,
+             const Array<float, 1>& all_keys, const Array<float, 1>& all_values, int64_t capacity) {
+            require(keys.shape(0) == values.shape(0) &&
+                        static_cast<int>(keys.shape(1)) >= a.shape.kv_heads * a.shape.head_dim &&
+                        static_cast<int>(values.shape(1)) >= a.shape.kv_heads * a.shape.value_dim,
+                    "keys and values do not fit the heads");
+            check_rows(to, keys.shape(0), capacity, "a key's row is out of range");
+            d.store_key_values(a.shape, rows(keys), rows(values), to.data(), a.key_values(all_keys, all_values, capacity));
+          },
+          "attention"_a, "keys"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(), "all_keys"_a.noconvert(),
+          "all_values"_a.noconvert(), "capacity"_a, ReleaseGil())
+      .def(
+          "attention",
+          [](CpuDevice& d, const Attention& a, const Floats& queries, const Array<int32_t, 1>& positions,
+             const Array<int32_t, 1>& bases, const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity,
+             const Floats& out) {
+            require(static_cast<int>(queries.shape(1)) >= a.shape.heads * a.shape.head_dim &&
+                        static_cast<int>(out.shape(1)) >= a.shape.heads * a.shape.value_dim && out.shape(0) == queries.shape(0),
+                    "queries do not fit the heads");
+            check_rows(positions, queries.shape(0), capacity, "a position is out of range");
+            check_rows(bases, queries.shape(0), capacity, "a base is out of range");
+            for (size_t i = 0; i < queries.shape(0); i++)
+              require(bases.data()[i] % kKeyRun == 0 && bases.data()[i] + positions.data()[i] < capacity,
+                      "a query's keys are out of range");
+            d.attention(a.shape, rows(queries), positions.data(), bases.data(), a.key_values(keys, values, capacity),
+                        rows(out));
+          },
+          "attention"_a, "queries"_a.noconvert(), "positions"_a.noconvert(), "bases"_a.noconvert(), "keys"_a.noconvert(),
+          "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), ReleaseGil())
+      .def(
+          "scatter_add",
+          [](CpuDevice& d, const Floats& x, const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& y) {
+            require(x.shape(1) == y.shape(1) && weights.shape(0) == x.shape(0), "scatter: shapes differ");
+            check_rows(to, x.shape(0), static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
+            d.scatter_add(rows(x), {to.data(), weights.data()}, rows(y));
+          },
+          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "router",
+          [](CpuDevice& d, const Floats& x, uintptr_t weight, int hidden, const Floats& logits) {
+            require(logits.shape(1) % 16 == 0 && logits.shape(0) == x.shape(0) && hidden <= static_cast<int>(x.shape(1)),
+                    "router: shapes differ");
+            d.router(rows(x), reinterpret_cast<const float*>(weight), hidden, static_cast<int>(logits.shape(1)), logits.data());
+          },
+          "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
+}
+
+}  // namespace
+
+void bind_device(nb::module_& m) {
+  m.attr("KEY_RUN") = kKeyRun;
+  bind_shapes(m);
+  auto device = nb::class_<CpuDevice>(m, "CpuDevice")
+                    .def(
+                        "__init__",
+                        [](CpuDevice* self, int threads) {
+                          require(threads >= 1 && threads <= 1024, "threads must lie in 1..1024");
+                          new (self) CpuDevice(threads);
+                        },
+                        "threads"_a)
+                    .def_prop_ro("variant", &CpuDevice::variant)
+                    .def_prop_ro("threads", &CpuDevice::threads);
+  bind_products(device);
+  bind_rows(device);
+  bind_attention_and_routing(device);
+  m.def(
+      "route",
+      [](const Floats& logits, int experts, bool normalise, const Array<int32_t, 2>& ids, const Floats& weights) {
+        require(experts >= 1 && experts <= static_cast<int>(logits.shape(1)) && ids.shape(0) == logits.shape(0) &&
+                    weights.shape(0) == logits.shape(0) && ids.shape(1) == weights.shape(1) && ids.shape(1) >= 1 &&
+                    static_cast<int>(ids.shape(1)) <= experts,
+                "route: shapes differ");
+        route({experts, static_cast<int>(ids.shape(1)), normalise}, logits.data(), static_cast<int>(logits.shape(0)),
+              static_cast<int>(logits.shape(1)), ids.data(), weights.data());
+      },
+      "logits"_a.noconvert(), "experts"_a, "normalise"_a, "ids"_a.noconvert(), "weights"_a.noconvert(), ReleaseGil());
+  m.def("variants", [] {
+    std::vector<std::string> names;
+    for (const char* const* n = available_kernels(); *n; n++) names.emplace_back(*n);
+    return names;
+  });
+}
+
+}  // namespace estream::binding

@@ -1,0 +1,62 @@
+"""Knowing a checkpoint again: whether the source of a package has changed since the conversion."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from estream import _native
+
+_SAMPLES = 64
+_SAMPLE_BYTES = 64 << 10
+
+
+def _sampled_checksum(path: Path) -> str:
+    """XXH3-64 of the whole file, or of 64 blocks spread evenly over a large one: enough to tell other weights."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        if size <= _SAMPLES * _SAMPLE_BYTES:
+            data = file.read()
+        else:
+            parts = []
+            for i in range(_SAMPLES):
+                file.seek(i * (size - _SAMPLE_BYTES) // (_SAMPLES - 1))
+                parts.append(file.read(_SAMPLE_BYTES))
+            data = b"".join(parts)
+    return f"{_native.checksum(np.frombuffer(data, np.uint8)):016x}"
+
+
+def take_fingerprint(kind: str, folder: Path, files: list[Path]) -> dict[str, Any]:
+    """What identifies a source: its folder and each file's size, time of change and sampled checksum."""
+    return {
+        "kind": kind,
+        "name": folder.name,
+        "folder": str(folder.absolute()),
+        "files": {
+            file.name: {
+                "bytes": file.stat().st_size,
+                "changed_ns": file.stat().st_mtime_ns,
+                "checksum": _sampled_checksum(file),
+            }
+            for file in files
+        },
+    }
+
+
+def changed_file(source: dict[str, Any]) -> Path | None:
+    """The first file of a source that is still there but no longer what was converted.
+
+    A source that has been moved or deleted has not changed; a file with another time but the same bytes has not either.
+    """
+    for name, known in source.get("files", {}).items():
+        path = Path(str(source["folder"])) / str(name)
+        try:
+            now = path.stat()
+            if (now.st_size, now.st_mtime_ns) == (known["bytes"], known["changed_ns"]):
+                continue
+            if now.st_size != known["bytes"] or _sampled_checksum(path) != known["checksum"]:
+                return path
+        except OSError:
+            # Gone or out of reach: there is nothing to compare with.
+            continue
+    return None
