@@ -60,13 +60,15 @@ struct Attention {
   Attention(int heads, int kv_heads, int head_dim, int value_dim, float scale)
       : shape{heads, kv_heads, head_dim, value_dim, scale} {
     require(kv_heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads");
-    require(head_dim > 0 && value_dim > 0 && value_dim <= 256, "value_dim must lie in 1..256");
+    require(head_dim > 0 && head_dim % 2 == 0 && head_dim <= 256, "head_dim must be even and lie in 2..256");
+    require(value_dim > 0 && value_dim <= 256, "value_dim must lie in 1..256");
   }
   int64_t value_stride() const { return (shape.value_dim + 15) / 16 * 16; }
-  KeyValues key_values(const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity) const {
+  KeyValues key_values(const Bytes& keys, const Bytes& values, int64_t capacity, int element_bytes) const {
     require(capacity % kKeyRun == 0, "capacity must be a multiple of 32");
-    require(static_cast<int64_t>(keys.size()) >= shape.kv_heads * capacity * shape.head_dim &&
-                static_cast<int64_t>(values.size()) >= shape.kv_heads * capacity * value_stride(),
+    const int64_t rows = shape.kv_heads * capacity * element_bytes;
+    require(static_cast<int64_t>(keys.size()) >= rows * shape.head_dim &&
+                static_cast<int64_t>(values.size()) >= rows * value_stride(),
             "keys and values do not fit the capacity");
     return {keys.data(), values.data(), capacity};
   }
@@ -189,21 +191,21 @@ void bind_attention_and_routing(Device& device) {
       .def(
           "store_key_values",
           [](CpuDevice& d, const Attention& a, const Floats& keys, const Floats& values, const Array<int32_t, 1>& to,
-             const Array<float, 1>& all_keys, const Array<float, 1>& all_values, int64_t capacity) {
+             const Bytes& all_keys, const Bytes& all_values, int64_t capacity) {
             require(keys.shape(0) == values.shape(0) &&
                         static_cast<int>(keys.shape(1)) >= a.shape.kv_heads * a.shape.head_dim &&
                         static_cast<int>(values.shape(1)) >= a.shape.kv_heads * a.shape.value_dim,
                     "keys and values do not fit the heads");
             check_rows(to, keys.shape(0), capacity, "a key's row is out of range");
-            d.store_key_values(a.shape, rows(keys), rows(values), to.data(), a.key_values(all_keys, all_values, capacity));
+            d.store_key_values(a.shape, rows(keys), rows(values), to.data(),
+                               a.key_values(all_keys, all_values, capacity, d.kv_element_bytes()));
           },
           "attention"_a, "keys"_a.noconvert(), "values"_a.noconvert(), "rows"_a.noconvert(), "all_keys"_a.noconvert(),
           "all_values"_a.noconvert(), "capacity"_a, ReleaseGil())
       .def(
           "attention",
           [](CpuDevice& d, const Attention& a, const Floats& queries, const Array<int32_t, 1>& positions,
-             const Array<int32_t, 1>& bases, const Array<float, 1>& keys, const Array<float, 1>& values, int64_t capacity,
-             const Floats& out) {
+             const Array<int32_t, 1>& bases, const Bytes& keys, const Bytes& values, int64_t capacity, const Floats& out) {
             require(static_cast<int>(queries.shape(1)) >= a.shape.heads * a.shape.head_dim &&
                         static_cast<int>(out.shape(1)) >= a.shape.heads * a.shape.value_dim && out.shape(0) == queries.shape(0),
                     "queries do not fit the heads");
@@ -212,8 +214,8 @@ void bind_attention_and_routing(Device& device) {
             for (size_t i = 0; i < queries.shape(0); i++)
               require(bases.data()[i] % kKeyRun == 0 && bases.data()[i] + positions.data()[i] < capacity,
                       "a query's keys are out of range");
-            d.attention(a.shape, rows(queries), positions.data(), bases.data(), a.key_values(keys, values, capacity),
-                        rows(out));
+            d.attention(a.shape, rows(queries), positions.data(), bases.data(),
+                        a.key_values(keys, values, capacity, d.kv_element_bytes()), rows(out));
           },
           "attention"_a, "queries"_a.noconvert(), "positions"_a.noconvert(), "bases"_a.noconvert(), "keys"_a.noconvert(),
           "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), ReleaseGil())
@@ -243,11 +245,12 @@ void bind_device(nb::module_& m) {
   auto device = nb::class_<CpuDevice>(m, "CpuDevice")
                     .def(
                         "__init__",
-                        [](CpuDevice* self, int threads) {
+                        [](CpuDevice* self, int threads, bool exact_attention) {
                           require(threads >= 1 && threads <= 1024, "threads must lie in 1..1024");
-                          new (self) CpuDevice(threads);
+                          new (self) CpuDevice(threads, exact_attention);
                         },
-                        "threads"_a)
+                        "threads"_a, "exact_attention"_a = false)
+                    .def_prop_ro("kv_element_bytes", &CpuDevice::kv_element_bytes)
                     .def_prop_ro("variant", &CpuDevice::variant)
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);

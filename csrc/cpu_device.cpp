@@ -7,7 +7,7 @@ namespace estream {
 
 namespace {
 
-constexpr int kMaxValueDim = 256;
+constexpr int kMaxHeadDim = 256, kMaxValueDim = 256;
 constexpr int kMaxGroup = 128;
 // Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
 constexpr int kRowBlock = 192;
@@ -20,11 +20,12 @@ int blocks(int count, int block) { return (count + block - 1) / block; }
 
 }  // namespace
 
-CpuDevice::CpuDevice(int threads)
+CpuDevice::CpuDevice(int threads, bool exact_attention)
     : kernels_(select_kernels()),
+      attention_(exact_attention ? kernels_.attention_float32 : kernels_.attention),
       pool_(threads),
-      scratch_floats_(
-          std::max<size_t>(attention_scratch_floats(kMaxValueDim), static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
+      scratch_floats_(std::max<size_t>(attention_scratch_floats(kMaxHeadDim, kMaxValueDim),
+                                       static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
       scratch_(scratch_floats_ * threads * sizeof(float)) {}
 
 void CpuDevice::rms_norm(Rows x, int columns, const float* weight, float eps, Rows y) {
@@ -121,21 +122,29 @@ void CpuDevice::matmul(const PackedMatrix& w, const Activations& x, int count, f
   panels(w, x, nullptr, count, {accumulate ? Write::add : Write::store, y, y_stride, nullptr, nullptr});
 }
 
+namespace {
+
+// Where a row of one head begins. Rows come in whole runs of keys, so any order inside a run keeps runs apart.
+uint8_t* head_rows(void* base, int64_t row, int64_t elements, int element_bytes) {
+  return static_cast<uint8_t*>(base) + row * elements * element_bytes;
+}
+
+}  // namespace
+
 void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination,
                                  KeyValues kv) {
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
-  pool_.run(blocks(keys.rows, kSmallRows), [&](int task, int) {
-    const int end = std::min(keys.rows, (task + 1) * kSmallRows);
-    for (int r = task * kSmallRows; r < end; r++)
+  const int bytes = attention_.element_bytes;
+  // Neighbouring rows share cache lines, so one task stores whole blocks of them.
+  pool_.run(blocks(keys.rows, 2 * kKeyBlock), [&](int task, int) {
+    const int end = std::min(keys.rows, (task + 1) * 2 * kKeyBlock);
+    for (int r = task * 2 * kKeyBlock; r < end; r++)
       for (int h = 0; h < shape.kv_heads; h++) {
-        const int64_t row = destination[r];
-        const float* key = keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim;
-        float* packed = kv.keys + (h * kv.capacity + row / kKeyBlock * kKeyBlock) * shape.head_dim + row % kKeyBlock;
-        for (int d = 0; d < shape.head_dim; d++) packed[d * kKeyBlock] = key[d];
-        const float* value = values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim;
-        float* to = kv.values + (h * kv.capacity + row) * value_stride;
-        std::copy(value, value + shape.value_dim, to);
-        std::fill(to + shape.value_dim, to + value_stride, 0.0f);
+        const int64_t base = h * kv.capacity;
+        attention_.store({keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim,
+                          values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim, shape.head_dim,
+                          shape.value_dim, destination[r], head_rows(kv.keys, base, shape.head_dim, bytes),
+                          head_rows(kv.values, base, value_stride, bytes)});
       }
   });
 }
@@ -143,7 +152,7 @@ void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows va
 void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases,
                           KeyValues kv, Rows out) {
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
-  const int width = shape.heads * shape.value_dim;
+  const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
   // Later queries see more keys, so the long blocks are begun first.
   const int query_blocks = blocks(queries.rows, kQueryBlock);
   pool_.run(query_blocks * shape.heads, [&](int task, int thread) {
@@ -155,10 +164,11 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
       int behind = first + 1;
       while (behind < end && bases[behind] == bases[first]) behind++;
       const int64_t base = kv_head * kv.capacity + bases[first];
-      kernels_.attention({queries.data + first * queries.stride + static_cast<int64_t>(head) * shape.head_dim, queries.stride,
-                          out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
-                          behind - first, positions + first, kv.keys + base * shape.head_dim, kv.values + base * value_stride,
-                          shape.head_dim, shape.value_dim, shape.scale, thread_scratch(thread)});
+      attention_.attend({queries.data + first * queries.stride + static_cast<int64_t>(head) * shape.head_dim, queries.stride,
+                         out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
+                         behind - first, positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
+                         head_rows(kv.values, base, value_stride, bytes), shape.head_dim, shape.value_dim, shape.scale,
+                         thread_scratch(thread)});
       first = behind;
     }
     if (head == 0)

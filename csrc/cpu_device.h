@@ -29,10 +29,11 @@ struct AttentionShape {
   float scale;
 };
 
-// Keys [kv_heads, capacity / 16, head_dim, 16] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch.
+// Keys [kv_heads, capacity, head_dim] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch, in elements
+// and an order inside each head that are the attention kernels' own.
 struct KeyValues {
-  float* keys;
-  float* values;
+  void* keys;
+  void* values;
   int64_t capacity;
 };
 
@@ -57,10 +58,12 @@ struct Scatter {
 
 class CpuDevice {
  public:
-  explicit CpuDevice(int threads);
+  // exact_attention: in float32 also where a faster kernel is there.
+  CpuDevice(int threads, bool exact_attention);
 
   const char* variant() const { return kernels_.name; }
   int threads() const { return pool_.threads(); }
+  int kv_element_bytes() const { return attention_.element_bytes; }
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
   void rms_norm(Rows x, int columns, const float* weight, float eps, Rows y);
@@ -88,6 +91,7 @@ class CpuDevice {
   }
 
   const Kernels& kernels_;
+  const AttentionKernels& attention_;
   ThreadPool pool_;
   // Scratch lies on huge pages: under a hypervisor a miss of the address translation costs more than one of the cache.
   size_t scratch_floats_;

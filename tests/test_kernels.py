@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import unpack
-from tolerances import VARIANT_RELATIVE
+from tolerances import BF16_ATTENTION, VARIANT_RELATIVE
 
 from estream import _native
 from estream.package.layout import MatrixPart
@@ -96,25 +96,28 @@ def test_codes_of_activations_are_exact():
     np.testing.assert_array_equal(codes, np.rint(groups * inverse[..., None]).reshape(5, 256).astype(np.int8))
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_attention_matches_its_definition(threads):
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(("threads", "dim"), [(1, 24), (3, 24), (2, 64)])
+def test_attention_matches_its_definition(threads, dim, exact):
     rng = np.random.default_rng(3)
-    device = _native.CpuDevice(threads)
-    heads, kv_heads, dim, lengths = 6, 2, 24, [1, 70, 33]
+    device = _native.CpuDevice(threads, exact)
+    heads, kv_heads, lengths = 6, 2, [1, 70, 33]
     padded = [-(-n // 32) * 32 for n in lengths]
     bases = np.repeat(np.cumsum([0, *padded[:-1]]), lengths).astype(np.int32)
     positions = np.concatenate([np.arange(n) for n in lengths]).astype(np.int32)
     tokens, capacity = sum(lengths), sum(padded)
     q = rng.standard_normal((tokens, heads * dim)).astype(np.float32)
     k, v = (rng.standard_normal((tokens, kv_heads * dim)).astype(np.float32) for _ in range(2))
-    # Whatever lies behind a sequence must not matter.
-    keys = np.full(kv_heads * capacity * dim, np.nan, np.float32)
-    values = np.full(kv_heads * capacity * 32, np.nan, np.float32)
+    # Whatever lies behind a sequence must not matter, in values as long as it is finite.
+    size = device.kv_element_bytes
+    keys = np.full(kv_heads * capacity * dim * size, 0xFF, np.uint8)
+    values = np.full(kv_heads * capacity * (-(-dim // 16) * 16) * size, 0x40, np.uint8)
     shape = _native.Attention(heads, kv_heads, dim, dim, dim**-0.5)
     device.store_key_values(shape, k, v, bases + positions, keys, values, capacity)
     out = np.empty((tokens, heads * dim), np.float32)
     device.attention(shape, q, positions, bases, keys, values, capacity, out)
-    np.testing.assert_allclose(out, _attention(q, k, v, lengths, heads, kv_heads), rtol=1e-4, atol=1e-5)
+    tolerance = 1e-4 if device.kv_element_bytes == 4 else BF16_ATTENTION
+    np.testing.assert_allclose(out, _attention(q, k, v, lengths, heads, kv_heads), rtol=tolerance, atol=tolerance)
 
 
 def _attention(q, k, v, lengths, heads, kv_heads):
@@ -169,7 +172,7 @@ np.savez(sys.argv[1], **variant_results())
 def variant_results():
     """What one variant computes for fixed inputs: exact integers and floats."""
     rng = np.random.default_rng(4)
-    device = _native.CpuDevice(2)
+    device = _native.CpuDevice(2, True)
     result = {}
     x = rng.standard_normal((13, 256)).astype(np.float32)
     for bits in (4, 8):
@@ -185,7 +188,7 @@ def variant_results():
             result[f"float_{bits}_{group}"] = floats
     shape = _native.Attention(4, 2, 64, 64, 0.125)
     k, v = (rng.standard_normal((13, 128)).astype(np.float32) for _ in range(2))
-    keys, values = np.zeros(2 * 32 * 64, np.float32), np.zeros(2 * 32 * 64, np.float32)
+    keys, values = np.zeros(2 * 32 * 64 * 4, np.uint8), np.zeros(2 * 32 * 64 * 4, np.uint8)
     rows = np.arange(13, dtype=np.int32)
     device.store_key_values(shape, k, v, rows, keys, values, 32)
     out = np.empty((13, 256), np.float32)

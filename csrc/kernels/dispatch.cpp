@@ -16,7 +16,7 @@ namespace estream {
 
 extern const Kernels kernels_portable;
 #if defined(ESTREAM_X86_VARIANTS)
-extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni, kernels_avx512amx;
+extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni, kernels_avx512bf16, kernels_avx512amx;
 #endif
 
 namespace {
@@ -32,10 +32,11 @@ bool has_avx512_vnni() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
-// Leaf 7: AMX-TILE is EDX bit 24, AMX-INT8 bit 25.
-bool has_amx_int8() {
+bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
+// Leaf 7: AMX-BF16 is EDX bit 22, AMX-TILE bit 24, AMX-INT8 bit 25.
+bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 24 & 3) == 3;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 3) == 3;
 }
 #endif
 
@@ -47,7 +48,8 @@ struct Variant {
 // Best first.
 const Variant kVariants[] = {
 #if defined(ESTREAM_X86_VARIANTS)
-    {&kernels_avx512amx, [] { return has_avx512_vnni() && has_amx_int8() && platform::enable_amx(); }},
+    {&kernels_avx512amx, [] { return has_avx512_bf16() && has_amx() && platform::enable_amx(); }},
+    {&kernels_avx512bf16, has_avx512_bf16},
     {&kernels_avx512vnni, has_avx512_vnni},
     {&kernels_avxvnni, [] { return has_avx2() && has_avx_vnni(); }},
     {&kernels_avx2, has_avx2},

@@ -77,18 +77,35 @@ struct AttentionJob {
   int64_t out_stride;
   int rows;                  // at most kQueryBlock
   const int32_t* positions;  // of each query within its sequence
-  const float* keys;         // [position / 16, head_dim, 16]
-  const float* values;       // [position, value_stride], value_stride = value_dim rounded up to 16
+  const void* keys;          // of the sequence, as AttentionKernels::store lays them
+  const void* values;
   int head_dim;
   int value_dim;
   float scale;
-  float* scratch;  // attention_scratch_floats(value_dim)
+  float* scratch;  // attention_scratch_floats(head_dim, value_dim)
+};
+
+// One head's key and value of one token; keys and values are where the head's rows begin.
+struct KeyValueRow {
+  const float* key;
+  const float* value;
+  int head_dim;
+  int value_dim;
+  int64_t row;
+  void* keys;    // head_dim elements a row
+  void* values;  // value_dim rounded up to 16 elements a row
+};
+
+struct AttentionKernels {
+  int element_bytes;  // of keys and values; those of rows that were never stored must be finite
+  void (*store)(const KeyValueRow& row);
+  void (*attend)(const AttentionJob& job);
 };
 constexpr int kQueryBlock = 32;
 constexpr int kKeysAtOnce = 64;
-ESTREAM_INLINE size_t attention_scratch_floats(int value_dim) {
+ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   const size_t padded = (value_dim + 15) / 16 * 16;
-  return kQueryBlock * (kKeysAtOnce + padded + 2);
+  return kQueryBlock * (kKeysAtOnce + padded + 2 + kKeysAtOnce / 2 + head_dim / 2);
 }
 
 struct Kernels {
@@ -105,7 +122,8 @@ struct Kernels {
                              int count, const PanelOutput& out, float* scratch);
   // logits[row, 0:lanes] = x[row] . weight, weight transposed to [hidden, lanes], lanes a multiple of 16.
   void (*router)(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int lanes, float* logits);
-  void (*attention)(const AttentionJob& job);
+  AttentionKernels attention_float32;
+  AttentionKernels attention;  // the fast one: in bfloat16 where the processor has it
   void (*add)(const float* x, float weight, float* y, int columns);
   // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
   uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);

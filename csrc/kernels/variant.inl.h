@@ -5,19 +5,32 @@
 #include "attention.inl.h"
 #include "matmul.inl.h"
 #include "pack.inl.h"
+#if defined(__AVX512BF16__)
+#include "attention_bf16.inl.h"
+#endif
 
 namespace estream::ESTREAM_VARIANT {
 
 inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 constexpr Kernels table(const char* name) {
-  return {name, rms_norm,   quantize_row, rope,    matmul_panel, matmul_panel_float, router, attention,
+  constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
+  return {name, rms_norm,   quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
           add,  pack_group, checksum,     nullptr, nullptr};
 }
 
+#if defined(__AVX512BF16__)
+constexpr Kernels bf16_table(const char* name) {
+  Kernels kernels = table(name);
+  kernels.attention = {sizeof(uint16_t), Bfloat16Attention::store, attend<Bfloat16Attention>};
+  return kernels;
+}
+#endif
+
 #if defined(__AMX_INT8__)
 constexpr Kernels tiled_table(const char* name) {
-  Kernels kernels = table(name);
+  Kernels kernels = bf16_table(name);
+  kernels.attention.attend = attend_tiled;
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   return kernels;

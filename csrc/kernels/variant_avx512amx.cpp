@@ -1,7 +1,7 @@
 #define ESTREAM_VARIANT avx512amx
 #include "tile_avx512vnni.h"
-// The tiles' panels are built on top of the product by rows.
-#include "tile_amx.h"
+// Tiles are built on top of the product by rows.
+#include "attention_amx.h"
 #include "variant.inl.h"
 
 namespace estream {

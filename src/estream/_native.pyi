@@ -67,7 +67,9 @@ class Expert:
     def __init__(self, gate_up: Matrix, down: Matrix, down_offset: int) -> None: ...
 
 class CpuDevice:
-    def __init__(self, threads: int) -> None: ...
+    def __init__(self, threads: int, exact_attention: bool = False) -> None: ...
+    @property
+    def kv_element_bytes(self) -> int: ...
     @property
     def variant(self) -> str: ...
     @property
@@ -115,8 +117,8 @@ class CpuDevice:
         keys: NDArray[numpy.float32],
         values: NDArray[numpy.float32],
         rows: NDArray[numpy.int32],
-        all_keys: NDArray[numpy.float32],
-        all_values: NDArray[numpy.float32],
+        all_keys: NDArray[numpy.uint8],
+        all_values: NDArray[numpy.uint8],
         capacity: int,
     ) -> None: ...
     def attention(
@@ -125,8 +127,8 @@ class CpuDevice:
         queries: NDArray[numpy.float32],
         positions: NDArray[numpy.int32],
         bases: NDArray[numpy.int32],
-        keys: NDArray[numpy.float32],
-        values: NDArray[numpy.float32],
+        keys: NDArray[numpy.uint8],
+        values: NDArray[numpy.uint8],
         capacity: int,
         out: NDArray[numpy.float32],
     ) -> None: ...

@@ -19,6 +19,9 @@ class Device(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def kv_element_bytes(self) -> int: ...
+
     def begin_sweep(self, batch: Batch, activations: Activations) -> None:
         """Bind the arrays of one sweep; ``activations.residual`` holds the embedding rows."""
 

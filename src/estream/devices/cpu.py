@@ -22,7 +22,7 @@ class CpuDevice:
 
     def __init__(self, config: ModelConfig, threads: int, float_activations: bool) -> None:
         self._config = config
-        self._native = _native.CpuDevice(threads)
+        self._native = _native.CpuDevice(threads, float_activations)
         self._float = float_activations
         a = config.attention
         self._shape = _native.Attention(a.heads, a.kv_heads, a.head_dim, a.head_dim, float(a.head_dim**-0.5))
@@ -38,9 +38,16 @@ class CpuDevice:
         """The kernel variant in use."""
         return str(self._native.variant)
 
+    @property
+    def kv_element_bytes(self) -> int:
+        """Size of an element of the keys and values in ``Activations``."""
+        return self._native.kv_element_bytes
+
     def begin_sweep(self, batch: Batch, activations: Activations) -> None:
         self._batch, self._a = batch, activations
         self._residual = activations.residual
+        # Rows between a prompt's end and the next run of keys are multiplied by zero, so they must be numbers.
+        activations.values.fill(0)
 
     # Attention
 

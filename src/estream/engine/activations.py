@@ -39,6 +39,10 @@ def integers(*shape: int) -> Array:
     return Array(shape, np.dtype(np.int32))
 
 
+def raw(size: int) -> Array:
+    return Array((size,), np.dtype(np.uint8))
+
+
 @dataclass(frozen=True)
 class QuantizedArrays:
     """Quantised rows: codes int8 [rows, columns], scales float32 and code sums int32 [rows, groups]."""
@@ -70,8 +74,8 @@ class ActivationPlan:
 
     residual: Array  # [T, hidden]
     last_residual: Array  # [W, hidden]
-    keys: Array  # [kv_heads * capacity * head_dim]
-    values: Array  # [kv_heads * capacity * head_dim rounded up to 16]
+    keys: Array  # bytes: [kv_heads * capacity * head_dim] elements, in the device's own order
+    values: Array  # bytes: [kv_heads * capacity * head_dim rounded up to 16] elements
     ffn_input: QuantizedPlan | Array  # normalised rows of all tokens, for the experts
     expert_ids: Array  # [T, top_k]
     expert_weights: Array  # [T, top_k]
@@ -151,7 +155,9 @@ class Activations:
     logits: np.ndarray
 
 
-def plan_activations(config: ModelConfig, quantization: Quantization, batch: Batch, float_activations: bool) -> ActivationPlan:
+def plan_activations(
+    config: ModelConfig, quantization: Quantization, batch: Batch, float_activations: bool, kv_element_bytes: int = 4
+) -> ActivationPlan:
     """The arrays that one sweep of ``batch`` needs; with float activations, the experts' inputs stay float32."""
     tokens, wanted = batch.tokens, len(batch.wanted)
     attention, hidden = config.attention, config.hidden
@@ -167,8 +173,8 @@ def plan_activations(config: ModelConfig, quantization: Quantization, batch: Bat
     return ActivationPlan(
         residual=floats(tokens, hidden),
         last_residual=floats(wanted, hidden),
-        keys=floats(attention.kv_heads * batch.kv_capacity * attention.head_dim),
-        values=floats(attention.kv_heads * batch.kv_capacity * round_up(attention.head_dim, LANES)),
+        keys=raw(attention.kv_heads * batch.kv_capacity * attention.head_dim * kv_element_bytes),
+        values=raw(attention.kv_heads * batch.kv_capacity * round_up(attention.head_dim, LANES) * kv_element_bytes),
         ffn_input=floats(tokens, padded(hidden)) if float_activations else quantized(tokens, hidden),
         expert_ids=integers(tokens, config.moe.top_k),
         expert_weights=floats(tokens, config.moe.top_k),

@@ -164,7 +164,13 @@ class Model:
             raise StateError("a model does not survive a fork; load it again in the child process")
 
     def _plan(self, batch: Batch) -> ActivationPlan:
-        return plan_activations(self._config, self._package.manifest.quantization, batch, self._options.activations == "float")
+        return plan_activations(
+            self._config,
+            self._package.manifest.quantization,
+            batch,
+            self._options.activations == "float",
+            self._device.kv_element_bytes,
+        )
 
     def _plan_arena(self) -> ArenaPlan:
         tokens = min(self._config.context, USUAL_TOKENS)

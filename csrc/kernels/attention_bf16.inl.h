@@ -1,0 +1,110 @@
+// Attention in bfloat16: products of 8-bit mantissas, sums, softmax and scaling in float32. Rows in keys and values that no
+// token has written must be finite, since their weight of zero is multiplied too.
+#pragma once
+#include "attention.inl.h"
+
+namespace estream::ESTREAM_VARIANT {
+
+// 32 neighbouring floats as bfloat16, rounded to nearest even.
+inline __m512i to_bf16(const float* p) { return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(p + 16), _mm512_loadu_ps(p)); }
+
+inline uint16_t to_bf16(float x) {
+  uint16_t half[16];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(half), (__m256i)_mm512_cvtneps_pbh(_mm512_set1_ps(x)));
+  return half[0];
+}
+
+inline __m512 dot2(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+
+inline __m512i broadcast2(const uint16_t* p) {
+  int32_t word;
+  __builtin_memcpy(&word, p, sizeof word);
+  return _mm512_set1_epi32(word);
+}
+
+struct Bfloat16Attention {
+  static void prepare(const AttentionBlock& b) {
+    const AttentionJob& job = b.job;
+    for (int r = 0; r < kQueryBlock; r++)
+      for (int d = 0; d < job.head_dim; d++)
+        b.queries16[r * job.head_dim + d] = r < job.rows ? to_bf16(job.queries[r * job.query_stride + d]) : 0;
+  }
+
+  template <int R>
+  static void score_rows(const AttentionBlock& b, int row, const uint16_t* keys, float* scores) {
+    const int dim = b.job.head_dim;
+    __m512 sum[R][2];
+    for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+    for (int d = 0; d < dim; d += 2) {
+      const __m512i k0 = _mm512_loadu_si512(keys + d * kKeyBlock);
+      const __m512i k1 = _mm512_loadu_si512(keys + (dim + d) * kKeyBlock);
+      for (int r = 0; r < R; r++) {
+        const __m512i a = broadcast2(b.queries16 + (row + r) * dim + d);
+        sum[r][0] = dot2(sum[r][0], a, k0);
+        sum[r][1] = dot2(sum[r][1], a, k1);
+      }
+    }
+    for (int r = 0; r < R; r++) {
+      _mm512_storeu_ps(scores + r * kKeysAtOnce, sum[r][0]);
+      _mm512_storeu_ps(scores + r * kKeysAtOnce + 16, sum[r][1]);
+    }
+  }
+
+  static void scores(const AttentionBlock& b, int first, int last) {
+    for (int half = 0; half < kKeysAtOnce && first + half <= last; half += kKeyRun) {
+      const auto* keys = static_cast<const uint16_t*>(b.job.keys) + static_cast<int64_t>(first + half) * b.job.head_dim;
+      int r = 0;
+      for (; r + 8 <= b.job.rows; r += 8) score_rows<8>(b, r, keys, b.scores + r * kKeysAtOnce + half);
+      for (; r < b.job.rows; r++) score_rows<1>(b, r, keys, b.scores + r * kKeysAtOnce + half);
+    }
+  }
+
+  static void round_weights(const AttentionBlock& b) {
+    for (int i = 0; i < b.job.rows * kKeysAtOnce; i += 32) _mm512_storeu_si512(b.weights16 + i, to_bf16(b.scores + i));
+  }
+
+  template <int R, int V>
+  static void value_tile(const AttentionBlock& b, int row, const uint16_t* values, int pairs, int64_t column) {
+    float* sums = b.sums + row * b.value_stride + column;
+    __m512 acc[R][V];
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) acc[r][v] = _mm512_loadu_ps(sums + r * b.value_stride + 16 * v);
+    for (int k = 0; k < pairs; k++) {
+      __m512i w[V];
+      for (int v = 0; v < V; v++) w[v] = _mm512_loadu_si512(values + (k * b.value_stride + column + 16 * v) * 2);
+      for (int r = 0; r < R; r++) {
+        const __m512i a = broadcast2(b.weights16 + (row + r) * kKeysAtOnce + 2 * k);
+        for (int v = 0; v < V; v++) acc[r][v] = dot2(acc[r][v], a, w[v]);
+      }
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) _mm512_storeu_ps(sums + r * b.value_stride + 16 * v, acc[r][v]);
+  }
+
+  template <int R>
+  static void value_rows(const AttentionBlock& b, int row, const uint16_t* values, int pairs) {
+    int64_t column = 0;
+    for (; column + 64 <= b.value_stride; column += 64) value_tile<R, 4>(b, row, values, pairs, column);
+    for (; column < b.value_stride; column += 16) value_tile<R, 1>(b, row, values, pairs, column);
+  }
+
+  static void values(const AttentionBlock& b, int first, int last) {
+    round_weights(b);
+    const auto* values = static_cast<const uint16_t*>(b.job.values) + first * b.value_stride;
+    const int keys = last - first + 1 < kKeysAtOnce ? last - first + 1 : kKeysAtOnce;
+    int r = 0;
+    for (; r + 6 <= b.job.rows; r += 6) value_rows<6>(b, r, values, (keys + 1) / 2);
+    for (; r < b.job.rows; r++) value_rows<1>(b, r, values, (keys + 1) / 2);
+  }
+
+  // Keys [row / 16, head_dim / 2, 16, 2], values [row / 2, value_stride, 2].
+  static void store(const KeyValueRow& kv) {
+    auto* keys = static_cast<uint16_t*>(kv.keys) + kv.row / kKeyBlock * kKeyBlock * kv.head_dim + kv.row % kKeyBlock * 2;
+    for (int d = 0; d < kv.head_dim; d++) keys[d / 2 * 2 * kKeyBlock + d % 2] = to_bf16(kv.key[d]);
+    const int64_t value_stride = (kv.value_dim + 15) / 16 * 16;
+    auto* values = static_cast<uint16_t*>(kv.values) + kv.row / 2 * 2 * value_stride + kv.row % 2;
+    for (int i = 0; i < value_stride; i++) values[2 * i] = i < kv.value_dim ? to_bf16(kv.value[i]) : 0;
+  }
+};
+
+}  // namespace estream::ESTREAM_VARIANT
