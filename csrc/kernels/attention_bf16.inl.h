@@ -8,10 +8,15 @@ namespace estream::ESTREAM_VARIANT {
 // 32 neighbouring floats as bfloat16, rounded to nearest even.
 inline __m512i to_bf16(const float* p) { return (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(p + 16), _mm512_loadu_ps(p)); }
 
-inline uint16_t to_bf16(float x) {
-  uint16_t half[16];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(half), (__m256i)_mm512_cvtneps_pbh(_mm512_set1_ps(x)));
-  return half[0];
+// n floats as bfloat16; n is even.
+inline void to_bf16(const float* from, int n, uint16_t* to) {
+  int i = 0;
+  for (; i + 32 <= n; i += 32) _mm512_storeu_si512(to + i, to_bf16(from + i));
+  if (i < n) {
+    float rest[32] = {};
+    for (int k = i; k < n; k++) rest[k - i] = from[k];
+    _mm512_mask_storeu_epi16(to + i, (1u << (n - i)) - 1, to_bf16(rest));
+  }
 }
 
 inline __m512 dot2(__m512 sum, __m512i a, __m512i b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
@@ -25,9 +30,11 @@ inline __m512i broadcast2(const uint16_t* p) {
 struct Bfloat16Attention {
   static void prepare(const AttentionBlock& b) {
     const AttentionJob& job = b.job;
-    for (int r = 0; r < kQueryBlock; r++)
-      for (int d = 0; d < job.head_dim; d++)
-        b.queries16[r * job.head_dim + d] = r < job.rows ? to_bf16(job.queries[r * job.query_stride + d]) : 0;
+    for (int r = 0; r < job.rows; r++)
+      to_bf16(job.queries + r * job.query_stride, job.head_dim, b.queries16 + r * job.head_dim);
+    // Tiles compute all rows of a block; those that are not there must be numbers.
+    for (int i = job.rows * job.head_dim; i < kQueryBlock * job.head_dim; i++) b.queries16[i] = 0;
+    for (int i = job.rows * kKeysAtOnce; i < kQueryBlock * kKeysAtOnce; i++) b.weights16[i] = 0;
   }
 
   template <int R>
@@ -99,11 +106,18 @@ struct Bfloat16Attention {
 
   // Keys [row / 16, head_dim / 2, 16, 2], values [row / 2, value_stride, 2].
   static void store(const KeyValueRow& kv) {
+    uint16_t half[256];
+    to_bf16(kv.key, kv.head_dim, half);
     auto* keys = static_cast<uint16_t*>(kv.keys) + kv.row / kKeyBlock * kKeyBlock * kv.head_dim + kv.row % kKeyBlock * 2;
-    for (int d = 0; d < kv.head_dim; d++) keys[d / 2 * 2 * kKeyBlock + d % 2] = to_bf16(kv.key[d]);
-    const int64_t value_stride = (kv.value_dim + 15) / 16 * 16;
+    for (int d = 0; d < kv.head_dim; d += 2) __builtin_memcpy(keys + d * kKeyBlock, half + d, 2 * sizeof(uint16_t));
+    const int value_stride = (kv.value_dim + 15) / 16 * 16;
+    to_bf16(kv.value, kv.value_dim & ~1, half);
+    if (kv.value_dim % 2) {
+      const float last[2] = {kv.value[kv.value_dim - 1], 0.0f};
+      to_bf16(last, 2, half + kv.value_dim - 1);
+    }
     auto* values = static_cast<uint16_t*>(kv.values) + kv.row / 2 * 2 * value_stride + kv.row % 2;
-    for (int i = 0; i < value_stride; i++) values[2 * i] = i < kv.value_dim ? to_bf16(kv.value[i]) : 0;
+    for (int i = 0; i < value_stride; i++) values[2 * i] = i < kv.value_dim ? half[i] : 0;
   }
 };
 
