@@ -2,6 +2,9 @@
 #include "binding.h"
 
 NB_MODULE(_native, m) {
+  // Objects that a forked child abandons stay alive on purpose.
+  nanobind::set_leak_warnings(false);
+  m.def("abandon", [](nanobind::handle instance) { instance.inc_ref(); }, nanobind::arg("instance"));
   m.doc() = "Kernels, arena and reader lanes of estream.";
   estream::binding::bind_reading(m);
   estream::binding::bind_packing(m);

@@ -22,7 +22,7 @@ void seal_rows(const Array<const uint8_t, 2>& rows, const Array<uint8_t, 2>& rec
   for (size_t r = 0; r < rows.shape(0); r++) {
     const uint8_t* row = rows.data() + r * rows.shape(1);
     uint8_t* record = records.data() + r * records.shape(1);
-    const uint64_t sum = select_kernels().checksum(row, rows.shape(1));
+    const uint64_t sum = fastest_kernels().checksum(row, rows.shape(1));
     std::memcpy(record, row, rows.shape(1));
     std::memcpy(record + rows.shape(1), &sum, kSeal);
   }
@@ -36,7 +36,7 @@ int64_t open_records(const ConstBytes& data, const Array<const int64_t, 1>& offs
     require(offset >= 0 && static_cast<uint64_t>(offset) + rows.shape(1) + kSeal <= data.size(), "a record is out of range");
     uint64_t sum;
     std::memcpy(&sum, data.data() + offset + rows.shape(1), kSeal);
-    if (select_kernels().checksum(data.data() + offset, rows.shape(1)) != sum) return static_cast<int64_t>(r);
+    if (fastest_kernels().checksum(data.data() + offset, rows.shape(1)) != sum) return static_cast<int64_t>(r);
     std::memcpy(rows.data() + r * rows.shape(1), data.data() + offset, rows.shape(1));
   }
   return -1;
@@ -87,7 +87,7 @@ void bind_reading(nb::module_& m) {
             require(lanes >= 1 && lanes <= 64, "lanes must lie in 1..64");
             require(request_bytes >= 4096 && request_bytes % 4096 == 0, "request_bytes must be a multiple of 4096");
             try {
-              new (self) Reader(paths, lanes, request_bytes, direct, select_kernels().checksum);
+              new (self) Reader(paths, lanes, request_bytes, direct, fastest_kernels().checksum);
             } catch (const std::system_error& e) {
               PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), e.what()).ptr());
               throw nb::python_error();
@@ -132,7 +132,7 @@ void bind_reading(nb::module_& m) {
   m.def("seal_rows", &seal_rows, "rows"_a.noconvert(), "records"_a.noconvert(), ReleaseGil());
   m.def("open_records", &open_records, "data"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), ReleaseGil());
   m.def(
-      "checksum", [](const ConstBytes& data) { return select_kernels().checksum(data.data(), data.size()); },
+      "checksum", [](const ConstBytes& data) { return fastest_kernels().checksum(data.data(), data.size()); },
       "data"_a.noconvert(), ReleaseGil());
 }
 

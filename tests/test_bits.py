@@ -1,6 +1,8 @@
 """Moving bytes changes no bit: any budget, thread count, page residency, batch and chunking give the same logits."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -107,7 +109,7 @@ def test_no_page_is_read_twice_in_a_sweep(package):
     with Model(package, LoadOptions(_budget(package, PROMPTS[-1:], 0), 1)) as model:
         for _ in range(2):
             stats = model.prefill(PROMPTS[-1]).stats
-            assert 0 < stats.config["ring_bytes"] < package.manifest.pages_bytes / 2
+            assert 0 < stats.config["ring_bytes"] < package.manifest.pages_bytes
             assert stats.bytes_read <= package.manifest.pages_bytes + len(PROMPTS[-1]) * 8192
 
 
@@ -129,7 +131,7 @@ def test_below_the_floor_is_refused_with_the_floor_and_its_parts(package):
         BudgetError, match=r"below the floor of .* for 1 tokens: process .*, activations .*, the largest pages"
     ) as e:
         estream.load(package.path, memory=machine.resident_bytes())
-    with estream.load(package.path, memory=e.value.floor_bytes + 4 * MiB) as model:
+    with estream.load(package.path, memory=e.value.floor_bytes) as model:
         assert model.prefill([1]).logits.shape == (330,)
         with pytest.raises(BudgetError, match="shorten the prompt"):
             model.prefill_batch([list(range(300))] * 40)
@@ -146,15 +148,24 @@ def test_bad_prompts_are_refused_at_the_door(package):
             ([[1, 2]], "flat sequence"),
             ([0.5], "whole-number"),
             ("text", "without a tokenizer"),
+            ([[1], [2, 3]], "flat sequence"),
         ):
             with pytest.raises(PromptError, match=message):
                 model.prefill(prompt)
         with pytest.raises(PromptError, match="prompt 1 is empty"):
             model.prefill_batch([[1], []])
-        with pytest.raises(PromptError, match="position 2 is outside"):
+        with pytest.raises(PromptError, match="position 2 is outside the prompt of 2 tokens"):
             model.prefill([1, 2], positions=[2])
         with pytest.raises(PromptError, match="no prompt"):
             model.prefill_batch([])
+        with pytest.raises(PromptError, match="must be a list of texts"):
+            model.prefill_batch("hello")
+        with pytest.raises(PromptError, match="positions of the prompt must be whole numbers"):
+            model.prefill([1, 2], positions=[0.5])
+        with pytest.raises(PromptError, match="position 7 is outside prompt 1 of 1 tokens"):
+            model.prefill_batch([[1], [2]], [[0], [7]])
+        with pytest.raises(OptionError, match="count of at least 1"):
+            model.top(model.prefill([1]), 0)
 
 
 def test_bad_options_are_refused(package):
@@ -163,6 +174,8 @@ def test_bad_options_are_refused(package):
         ({"activations": "int4"}, "activations"),
         ({"threads": 0}, "threads"),
         ({"memory": "much"}, "not a size"),
+        ({"memory": 1.5e9}, "not a size"),
+        ({"memory": "9999999TB"}, "below 1 PiB"),
     ):
         with pytest.raises((OptionError, estream.EstreamError), match=message):
             estream.load(package.path, **options)
@@ -182,6 +195,21 @@ def test_calls_from_several_threads_queue(package, alone):
             thread.join()
     for index, expected in enumerate(alone):
         np.testing.assert_array_equal(results[index], expected)
+
+
+def test_a_forked_child_closes_and_ends_by_itself(package):
+    program = (
+        "import os, sys, estream\n"
+        "model = estream.load(sys.argv[1])\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    model.close()\n"
+        "    sys.exit(7)\n"
+        "status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])\n"
+        "print(status, model.prefill([1]).logits.shape)"
+    )
+    run = subprocess.run([sys.executable, "-c", program, package.path], capture_output=True, text=True, check=True, timeout=60)
+    assert (run.stdout, run.stderr) == ("7 (330,)\n", "")
 
 
 def test_closed_and_forked_models_say_so(package):

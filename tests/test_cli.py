@@ -1,6 +1,8 @@
 """The command line as a user meets it: output, exit status, one clear line for each failure."""
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -85,7 +87,7 @@ FAILURES = {
     ("run", "PKG", "--tokens", "3", "--activations", "int2"): (2, "activations must be int8 or float"),
     ("run", "PKG", "--tokens", "2049"): (1, "the model's context is 2048"),
     ("run", "PKG", "--prompt", ""): (1, "the prompt is empty"),
-    ("run", "PKG", "--prompt-file", "absent.txt"): (1, "absent.txt: cannot be read"),
+    ("run", "PKG", "--prompt-file", "absent.txt"): (1, "absent.txt: cannot be read (No such file or directory)"),
     ("convert", "absent", "x.estream"): (1, "absent: no such folder, and not a hub id"),
     ("convert", "PKG", "x.estream"): (1, "config.json: missing"),
     ("convert", "DEMO", "PKG"): (1, "exists already; --force"),
@@ -106,6 +108,45 @@ def test_failures_are_one_line_and_the_right_status(command, demo_package: Packa
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_with_brackets_are_printed_as_they_are(demo_package: Package, tmp_path: Path):
+    package = shutil.copytree(demo_package.path, tmp_path / "[bold] [/x]" / "y.estream")
+    for command in ("inspect", "verify"):
+        result = run(command, package)
+        assert result.returncode == 0
+        assert str(package) in result.stdout
+
+
+def test_a_prompt_from_an_editor_or_standard_input_is_the_prompt(demo_package: Package, tmp_path: Path):
+    (tmp_path / "prompt.txt").write_text(PROMPT + "\n")
+    from_text = json.loads(run("run", demo_package.path, "--prompt", PROMPT, "--json").stdout)
+    for path, text in ((tmp_path / "prompt.txt", ""), ("-", PROMPT + "\n")):
+        command = estream_command("run", demo_package.path, "--prompt-file", path, "--json")
+        result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        assert json.loads(result.stdout)["top"] == from_text["top"]
+
+
+def test_trouble_outside_is_one_line_too(demo_package: Package, tmp_path: Path):
+    env = os.environ | {"ESTREAM_KERNELS": "sse9"}
+    command = estream_command("run", demo_package.path, "--tokens", "3")
+    unknown = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
+    command = estream_command("convert", DEMO, tmp_path / "x.estream")
+    assert subprocess.run(command, env=env, capture_output=True, check=False).returncode == 2
+    assert not (tmp_path / "x.estream").exists()
+    command = estream_command("run", demo_package.path, "--tokens", "3")
+    with open("/dev/full", "w") as full:
+        broken = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (broken.returncode, len(broken.stderr.splitlines())) == (1, 1)
+    assert "No space left" in broken.stderr
+    headed = subprocess.run(
+        ["sh", "-c", '"$@" | head -c 1', "sh", *map(str, command)], capture_output=True, text=True, check=True
+    )
+    assert "Traceback" not in headed.stderr
+    traced = run("run", demo_package.path, "--tokens", "3", "--trace", tmp_path / "no/trace.json")
+    assert (traced.returncode, traced.stdout) == (1, "")
+    assert "no such folder to write a trace into" in traced.stderr
 
 
 def test_wrong_usage_has_status_2_and_no_traceback():

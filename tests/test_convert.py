@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from tiny import OLMOE_SHAPES, make_olmoe
 import estream
 from estream.conversion import ConvertOptions, convert, interleave
 from estream.errors import CheckpointError, OptionError, PackageError
+from estream.package.package import open_package
+from estream.package.verify import verify
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
 
@@ -246,10 +249,45 @@ def test_a_package_moved_aside_by_a_killed_replacement_comes_back(source: Path, 
     before = _files(package)
     dead = subprocess.Popen(["true"])
     dead.wait()
-    (tmp_path / "out.estream").rename(tmp_path / f".out.estream.partial-{dead.pid}.old")
+    (tmp_path / "out.estream").rename(tmp_path / f".out.estream.partial-{dead.pid}-x.old")
     with pytest.raises(PackageError, match="exists already"):
         convert(source, tmp_path / "out.estream")
     assert _files(package) == before
+
+
+def test_conversions_at_once_leave_one_whole_package(source: Path, tmp_path: Path):
+    """From threads of one process, which share its id: one wins, the others are refused."""
+    results: list[str] = []
+
+    def work() -> None:
+        try:
+            convert(source, tmp_path / "out.estream")
+            results.append("made")
+        except PackageError as error:
+            results.append("refused" if "exists already" in str(error) else str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == ["made", "refused", "refused", "refused"]
+    assert verify(open_package(tmp_path / "out.estream")).damaged == []
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.estream", "source"]
+
+
+def test_a_package_is_readable_for_whom_the_umask_says(source: Path, tmp_path: Path):
+    package = convert(source, tmp_path / "out.estream")
+    assert {oct(p.stat().st_mode & 0o777) for p in package.path.iterdir()} == {"0o644"}
+    assert package.path.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_link_is_followed(source: Path, tmp_path: Path):
+    convert(source, tmp_path / "real.estream")
+    (tmp_path / "link.estream").symlink_to("real.estream")
+    convert(source, tmp_path / "link.estream", ConvertOptions(bits=8, force=True))
+    assert open_package(tmp_path / "real.estream").manifest.quantization.expert_bits == 8
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.estream", "real.estream", "source"]
 
 
 def test_a_hub_id_is_fetched_and_converted(source: Path, tmp_path: Path):

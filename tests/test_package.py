@@ -11,6 +11,7 @@ from conftest import DEMO
 from estream.conversion import convert
 from estream.errors import PackageError
 from estream.package.layout import Quantization, build_tape, group_for
+from estream.package.manifest import seal
 from estream.package.package import Package, open_package
 from estream.package.verify import verify
 from estream.synth import SHAPES
@@ -24,8 +25,9 @@ def copy(demo_package: Package, tmp_path: Path) -> Path:
 
 def _manifest(path: Path, change) -> None:
     data = json.loads((path / "manifest.json").read_text())
+    del data["checksum"]
     change(data)
-    (path / "manifest.json").write_text(json.dumps(data))
+    (path / "manifest.json").write_text(seal(data))
 
 
 DAMAGE = {
@@ -55,6 +57,15 @@ DAMAGE = {
     "a field missing": (lambda p: _manifest(p, lambda d: d.pop("tape")), "the manifest is damaged"),
     "truncated pages": (lambda p: (p / "pages.bin").write_bytes(b""), "pages.bin: 0 bytes, expected"),
     "no embedding": (lambda p: (p / "embedding.bin").unlink(), "embedding.bin: missing"),
+    "an edited manifest": (
+        lambda p: (p / "manifest.json").write_text((p / "manifest.json").read_text().replace('"top_k":4', '"top_k":2')),
+        "the manifest was edited or damaged",
+    ),
+    "an edited tokenizer": (lambda p: (p / "tokenizer.json").write_text("{}"), "tokenizer.json: wrong checksum"),
+    "a damaged norm": (
+        lambda p: (p / "resident.safetensors").write_bytes((p / "resident.safetensors").read_bytes()[:-1] + b"\x01"),
+        "resident.safetensors: wrong checksum",
+    ),
     "no resident tensors": (lambda p: (p / "resident.safetensors").unlink(), "resident.safetensors: missing"),
 }
 
@@ -71,14 +82,17 @@ def test_a_package_whose_source_changed_is_refused_and_one_whose_source_is_gone_
     source = shutil.copytree(DEMO, tmp_path / "source")
     package = convert(source, tmp_path / "demo.estream")
     os.utime(source / "model.safetensors")
-    assert open_package(package.path).manifest == package.manifest
+    assert open_package(package.path, "cpu").manifest == package.manifest
     with open(source / "model.safetensors", "r+b") as file:
         file.seek(-100, os.SEEK_END)
         file.write(b"other")
-    with pytest.raises(PackageError, match=r"model.safetensors has changed since .*; 'estream convert .* --force'"):
-        open_package(package.path)
-    shutil.rmtree(source)
+    with pytest.raises(
+        PackageError, match=r"model.safetensors has changed since the package was made from it; convert it again with --force"
+    ):
+        open_package(package.path, "cpu")
     assert open_package(package.path).manifest == package.manifest
+    shutil.rmtree(source)
+    assert open_package(package.path, "cpu").manifest == package.manifest
 
 
 def test_verify_finds_every_damaged_page_and_row(copy: Path):

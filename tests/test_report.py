@@ -71,7 +71,8 @@ def test_what_is_not_a_trace_is_refused(tmp_path: Path):
     (tmp_path / "other.json").write_text('{"traceEvents": []}')
     with pytest.raises(PackageError, match="not a trace of 'estream run --trace'"):
         read_trace(tmp_path / "other.json")
-    (tmp_path / "empty.json").write_text('{"traceEvents": [], "estream": {}}')
+    keys = ("ttft_s", "prompt_tokens", "bytes_read", "read_s", "peak_rss_bytes", "budget_bytes")
+    (tmp_path / "empty.json").write_text(json.dumps({"traceEvents": [], "estream": dict.fromkeys(keys, 1)}))
     with pytest.raises(PackageError, match="the trace is empty"):
         read_trace(tmp_path / "empty.json")
     with pytest.raises(PackageError, match="absent.json: cannot be read"):

@@ -6,7 +6,7 @@ FLOAT_LOGITS = 1e-3
 INT8_LOGITS_RMS = 5e-2
 #: Float kernels of one variant against another: fused and separate products round differently.
 VARIANT_RELATIVE = 2e-5
-#: Attention in bfloat16 against its definition, for inputs of deviation 1: mantissas of 8 bits in queries, keys, weights, values.
+#: Attention in bfloat16 against its definition, for inputs of deviation 1: queries, keys, weights and values have 8 bits.
 BF16_ATTENTION = 3e-2
 #: Routing weights of the float path: softmax of logits that differ by their summation order.
 ROUTING_WEIGHTS = 1e-4

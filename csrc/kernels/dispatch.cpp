@@ -85,7 +85,9 @@ const Kernels& select_kernels() {
     for (const char* const* n = available_kernels(); *n; n++) names += std::string(names.empty() ? "" : ", ") + *n;
     throw std::runtime_error("ESTREAM_KERNELS is '" + std::string(name) + "', but this machine offers " + names);
   }
-  return *find_kernels(available_kernels()[0]);
+  return fastest_kernels();
 }
+
+const Kernels& fastest_kernels() { return *find_kernels(available_kernels()[0]); }
 
 }  // namespace estream

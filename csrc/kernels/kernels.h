@@ -138,6 +138,8 @@ struct Kernels {
 // The variant for this processor, or the one that ESTREAM_KERNELS names; throws std::runtime_error where that one is
 // unknown or cannot run here.
 const Kernels& select_kernels();
+// The best variant for this processor, whatever ESTREAM_KERNELS says; for what all variants compute alike.
+const Kernels& fastest_kernels();
 // Null where this build or this processor lacks the variant.
 const Kernels* find_kernels(const char* name);
 // Names of the variants that can run here, best first; ends with null.

@@ -6,6 +6,8 @@ from typing import overload
 import numpy
 from numpy.typing import NDArray
 
+def abandon(instance: object) -> None: ...
+
 class Arena:
     def __init__(self, size: int) -> None: ...
     @property

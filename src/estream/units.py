@@ -1,6 +1,8 @@
 """Sizes of memory as people write them."""
 
+import operator
 import re
+from typing import SupportsIndex
 
 from estream.errors import OptionError
 
@@ -26,22 +28,25 @@ _UNITS = {
 }
 
 
-def parse_bytes(text: str | int) -> int:
-    """Read "1GiB", "600 MiB", "1.5g" or a plain number of bytes.
+def parse_bytes(text: str | SupportsIndex) -> int:
+    """Read "1GiB", "600 MiB", "1.5g" or a whole number of bytes.
 
     Raises:
-        OptionError: the text is not a positive size.
+        OptionError: it is not a positive size below 1 PiB.
 
     """
-    if isinstance(text, int):
-        size = text
+    if not isinstance(text, str):
+        try:
+            size = operator.index(text)
+        except TypeError as error:
+            raise OptionError(f"{text!r} is not a size: give whole bytes, or text such as '600MiB' or '1.5GiB'") from error
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
         if not match or match[2].lower() not in _UNITS:
             raise OptionError(f"'{text}' is not a size: write a number and a unit, such as 600MiB or 1.5GiB")
         size = int(float(match[1]) * _UNITS[match[2].lower()])
-    if size <= 0:
-        raise OptionError(f"a size must be positive, not '{text}'")
+    if not 0 < size < 1 << 50:
+        raise OptionError(f"a size must be positive and below 1 PiB, not '{text}'")
     return size
 
 

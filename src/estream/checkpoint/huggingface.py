@@ -163,12 +163,15 @@ def _check_index(path: Path, tensors: dict[str, StoredTensor]) -> None:
 def _read_header(file: Path) -> dict[str, StoredTensor]:
     """Safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
     try:
-        with safe_open(file, "numpy"):
-            pass
         with open(file, "rb") as handle:
+            # Opened first: safetensors calls every file that it cannot open absent.
+            with safe_open(file, "numpy"):
+                pass
             length = int.from_bytes(handle.read(8), "little")
             header = json.loads(handle.read(length))
-    except (SafetensorError, OSError, ValueError) as error:
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+    except (SafetensorError, ValueError) as error:
         raise CheckpointError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
     return {
         name: StoredTensor(

@@ -8,7 +8,7 @@ import typer
 
 from estream import conversion, synth
 from estream.cli.inspect import describe
-from estream.cli.output import out, print_json, progress
+from estream.cli.output import print_json, progress, say
 from estream.package.package import Package
 from estream.units import format_bytes
 
@@ -58,7 +58,7 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
     if as_json:
         print_json(describe(package) | {"seconds": seconds})
         return
-    out.print(
+    say(
         f"{package.path}: {package.manifest.config.family}, {len(package.manifest.tape)} pages, "
         f"{format_bytes(package.bytes)}, written in {seconds:.1f} s"
     )

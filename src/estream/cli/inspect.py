@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from estream.cli.output import out, print_json, print_pairs, progress
+from estream.cli.output import print_json, print_pairs, progress, say
 from estream.errors import PackageError
 from estream.package.layout import MatrixPart
 from estream.package.package import Package, open_package
@@ -95,4 +95,4 @@ def verify_command(path: PackagePath, as_json: Json = False) -> None:
         more = f" and {len(report.damaged) - 1} more" if len(report.damaged) > 1 else ""
         raise PackageError(f"{report.damaged[0]}{more}; convert the model again")
     if not as_json:
-        out.print(f"{path}: every checksum is right ({format_bytes(report.bytes)} in {seconds:.1f} s)")
+        say(f"{path}: every checksum is right ({format_bytes(report.bytes)} in {seconds:.1f} s)")

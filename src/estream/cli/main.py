@@ -1,5 +1,6 @@
 """``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says what failed."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -43,15 +44,25 @@ app.command("doctor")(doctor.doctor_command)
 def main() -> None:
     """The console script."""
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()
     except OptionError as error:
+        _fail(str(error), 2)
+    except RuntimeError as error:
+        # Conversion meets a wrong ESTREAM_KERNELS in native code.
+        if "ESTREAM_KERNELS" not in str(error):
+            raise
         _fail(str(error), 2)
     except (EstreamError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
     except BrokenPipeError:
-        # The reader of our output has gone; there is nobody to tell.
-        sys.stderr.close()
+        # The reader of our output has gone; what is buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (OSError, UnicodeError) as error:
+        _fail(f"{getattr(error, 'filename', None) or 'output'}: {getattr(error, 'strerror', None) or error}", 1)
 
 
 def _fail(message: str, status: int) -> None:

@@ -12,8 +12,17 @@ from rich.table import Table
 
 from estream.conversion import Progress as ProgressCallback
 
-out = Console(highlight=False)
-err = Console(stderr=True, highlight=False)
+# Paths and tokens are printed as they are: brackets in them are not markup.
+out = Console(highlight=False, markup=False, emoji=False)
+err = Console(stderr=True, highlight=False, markup=False, emoji=False)
+if not out.is_terminal:
+    # Nothing is wrapped in what other programs read.
+    out.width = 1000
+
+
+def say(text: str) -> None:
+    """A sentence on standard output, wrapped by the terminal alone."""
+    out.print(text, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:

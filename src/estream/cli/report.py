@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from estream.cli.output import out, print_json
+from estream.cli.output import print_json, say
 from estream.errors import OptionError, PackageError
 from estream.report.page import to_html
 from estream.report.picture import to_png
@@ -32,4 +32,4 @@ def report_command(
     if as_json:
         print_json({"output": str(output), "ttft_s": trace.stats["ttft_s"], "seconds": seconds})
         return
-    out.print(f"{output}: " + ", ".join(f"{kind} {value:.3f} s" for kind, value in seconds.items()))
+    say(f"{output}: " + ", ".join(f"{kind} {value:.3f} s" for kind, value in seconds.items()))

@@ -1,5 +1,6 @@
 """``estream run``: read one prompt, print the likeliest next tokens and what it cost."""
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +15,7 @@ from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
 from estream.engine.result import TopToken
 from estream.engine.stats import SweepStats
-from estream.errors import OptionError, PromptError
+from estream.errors import OptionError, PackageError, PromptError
 from estream.package.package import open_package
 from estream.units import format_bytes, parse_bytes
 
@@ -22,9 +23,14 @@ from estream.units import format_bytes, parse_bytes
 def run_command(
     path: Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")],
     prompt: Annotated[str | None, typer.Option("--prompt", help="The text to read.")] = None,
-    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text to read.")] = None,
+    prompt_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prompt-file", help="A file with the text to read, - for standard input; one newline at its end is not read."
+        ),
+    ] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Read this many random token ids instead.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the random ids.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random ids.")] = 0,
     memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
     device: Annotated[str, typer.Option("--device", help="cpu")] = "cpu",
@@ -40,15 +46,17 @@ def run_command(
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
     options.check()
     given = _one_prompt(prompt, prompt_file, tokens)
+    if trace and not trace.absolute().parent.is_dir():
+        raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     with Model(open_package(path, device), options) as model:
         if isinstance(given, int):
-            given = _random_ids(given, seed, model.package.manifest.config.vocabulary)
+            config = model.package.manifest.config
+            # One more than the context is refused as well as any number, and fits into memory.
+            given = _random_ids(min(given, config.context + 1), seed, config.vocabulary)
         for _ in range(repeat - 1):
             model.prefill(given)
         with model.record() if trace else nullcontext() as timeline:
             result = model.prefill(given)
-        if timeline and trace:
-            timeline.save(trace, result.stats.to_json())
         best = model.top(result, top)
     if as_json:
         facts = result.stats.to_json()
@@ -56,6 +64,8 @@ def run_command(
         print_json(facts)
     else:
         _print(best, result.stats)
+    if timeline and trace:
+        timeline.save(trace, result.stats.to_json())
 
 
 def _one_prompt(prompt: str | None, prompt_file: Path | None, tokens: int | None) -> Prompt | int:
@@ -65,11 +75,19 @@ def _one_prompt(prompt: str | None, prompt_file: Path | None, tokens: int | None
     if tokens is not None and tokens < 1:
         raise OptionError(f"--tokens must be at least 1, not {tokens}")
     if prompt_file is not None:
-        try:
-            return prompt_file.read_text("utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise PromptError(f"{prompt_file}: cannot be read as UTF-8 text ({error})") from error
+        return _read_prompt(prompt_file)
     return given[0]  # type: ignore[return-value]
+
+
+def _read_prompt(path: Path) -> str:
+    """The text of a file, or of standard input for "-", without the newline that editors put at the end."""
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except OSError as error:
+        raise PromptError(f"{path}: cannot be read ({error.strerror})") from error
+    return text.removesuffix("\n")
 
 
 def _random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:

@@ -34,6 +34,10 @@ class CpuDevice:
         return "cpu"
 
     @property
+    def native(self) -> "_native.CpuDevice":
+        return self._native
+
+    @property
     def variant(self) -> str:
         """The kernel variant in use."""
         return str(self._native.variant)

@@ -96,10 +96,20 @@ def cgroup_memory() -> CgroupMemory | None:
     return min(found, key=lambda group: group.free, default=None)
 
 
-def default_budget() -> int:
-    """Bytes that this process may grow to: the cgroup's or the machine's free memory, less a margin of 1/16 or 64 MiB."""
+def free_bytes() -> int:
+    """What the machine, or the tightest control group, has free."""
     group = cgroup_memory()
-    free = available_bytes() if group is None else min(available_bytes(), group.free)
+    return available_bytes() if group is None else min(available_bytes(), group.free)
+
+
+def largest_budget() -> int:
+    """Bytes that this process could grow to with nothing left for others."""
+    return resident_bytes() + free_bytes()
+
+
+def default_budget() -> int:
+    """Bytes that this process may grow to: what is free, less a margin of 1/16 or 64 MiB."""
+    free = free_bytes()
     return resident_bytes() + free - max(64 * MiB, free // 16)
 
 

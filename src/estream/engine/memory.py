@@ -31,12 +31,17 @@ class Floor:
 
     @staticmethod
     def of(process: int, activations: int, tape: Sequence[Page]) -> "Floor":
-        return Floor(process, round_up(activations, _HUGE_PAGE), round_up(smallest_ring(tape), _HUGE_PAGE) + _HUGE_PAGE)
+        # The process itself grows a little between measuring and running.
+        return Floor(
+            round_up(process, MiB) + 4 * MiB,
+            round_up(activations, _HUGE_PAGE),
+            round_up(smallest_ring(tape), _HUGE_PAGE) + _HUGE_PAGE,
+        )
 
     @property
     def bytes(self) -> int:
         need = self.process + self.activations + self.pages
-        return max(need + 32 * MiB, -(-need * 25 // 24))
+        return round_up(max(need + 32 * MiB, -(-need * 25 // 24)), MiB)
 
     def check(self, budget: int, tokens: int) -> None:
         """Raises BudgetError where the budget is below the floor."""

@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -27,13 +28,25 @@ from estream.engine.schedule import ReadSchedule
 from estream.engine.stats import SweepStats
 from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
-from estream.errors import StateError
+from estream.errors import OptionError, PackageError, StateError
 from estream.package.package import Package, open_package
 from estream.report.timeline import Timeline
 from estream.units import parse_bytes
 
 #: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
 USUAL_TOKENS = 4096
+
+
+_MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    """A forked child has neither the lanes nor the arena: destroying what held them would wait for threads that are gone."""
+    for model in _MODELS:
+        model._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
 
 
 class Model:
@@ -49,10 +62,14 @@ class Model:
         self._pid = os.getpid()
         self._closed = False
         self._threads = options.threads or machine.default_threads()
-        self._device = CpuDevice(self._config, self._threads, options.activations == "float")
+        try:
+            self._device = CpuDevice(self._config, self._threads, options.activations == "float")
+        except RuntimeError as error:  # an ESTREAM_KERNELS that this machine cannot run
+            raise OptionError(str(error)) from error
         self._final_norm = package.final_norm()
         self._process_bytes = machine.resident_bytes()
-        self._budget = machine.default_budget() if options.memory is None else options.memory
+        # More than the machine has free would only invite the kernel to end the process.
+        self._budget = machine.default_budget() if options.memory is None else min(options.memory, machine.largest_budget())
         self._floor(self._plan(Batch.of([[0]])), 1)
         self._arena_plan = self._plan_arena()
         self._arena = _native.Arena(self._arena_plan.bytes)
@@ -60,10 +77,14 @@ class Model:
         self._used_from_start, self._used_from = 0, self._arena_plan.bytes
         self._populate(divide_arena(self._arena_plan, package.manifest.tape, self._usual_activations))
         paths = [package.pages_path, package.embedding_path]
-        self._reader = _native.Reader([str(p) for p in paths], options.lanes, options.request_bytes, options.direct_io)
+        try:
+            self._reader = _native.Reader([str(p) for p in paths], options.lanes, options.request_bytes, options.direct_io)
+        except OSError as error:
+            raise PackageError(f"{package.path}: cannot be opened ({error.strerror})") from error
         pinned = {index: self._arena.address + offset for index, offset in self._arena_plan.pinned.items()}
         self._pager = Pager(self._reader, paths, package.manifest.tape, options.request_bytes, pinned)
         self._sweep = Sweep(package.manifest.tape, self._device, self._pager, self._final_norm)
+        _MODELS.add(self)
 
     @property
     def package(self) -> Package:
@@ -79,12 +100,18 @@ class Model:
         return min(self._arena_plan.bytes, self._used_from_start + self._arena_plan.bytes - self._used_from)
 
     def close(self) -> None:
-        """Stop the lanes and free the arena. Closing twice is harmless."""
+        """Stop the lanes and free the arena. Closing twice, or in a forked child, is harmless."""
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if not self._closed:
                 self._closed = True
                 self._reader.cancel()
                 del self._sweep, self._pager, self._reader, self._memory, self._arena, self._device
+
+    def _abandon(self) -> None:
+        for part in (self._reader, self._device.native, self._arena) if not self._closed else ():
+            _native.abandon(part)
 
     def cancel(self) -> None:
         """Stop the sweep that runs now, from any thread: its caller gets CancelledError within one page's time."""
@@ -122,6 +149,7 @@ class Model:
         batch = make_batch(prompts, positions, self._tokenizer, self._config)
         with self._lock:
             self._check_usable()
+            self._pager.accept()
             rows = self._run(batch)
             stats = self._stats(batch, time.perf_counter() - begin)
         ends = np.cumsum(batch.wanted_counts)
@@ -148,7 +176,14 @@ class Model:
                     self._sweep.timeline = self._pager.timeline = None
 
     def top(self, result: Prefill, count: int) -> list[TopToken]:
-        """The ``count`` likeliest next tokens, likeliest first."""
+        """The ``count`` likeliest next tokens, likeliest first.
+
+        Raises:
+            OptionError: ``count`` is below 1, or the result holds several positions.
+
+        """
+        if count < 1 or result.logits.ndim != 1:
+            raise OptionError(f"top needs a count of at least 1 and the logits of one position, not {result.logits.shape}")
         logprobs = result.log_probabilities()
         order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
         return [TopToken(int(i), self._tokenizer.piece(int(i)), float(logprobs[i])) for i in order]

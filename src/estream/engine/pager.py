@@ -75,6 +75,10 @@ class Pager:
         self.timeline: Timeline | None = None
         self._cancelled = threading.Event()
 
+    def accept(self) -> None:
+        """A request begins; what was cancelled before does not concern it."""
+        self._cancelled.clear()
+
     def cancel(self) -> None:
         """Stop the sweep at its next page; may be called from any thread."""
         self._cancelled.set()
@@ -103,7 +107,6 @@ class Pager:
         if any(index not in self._pinned for index in self._slots):
             raise SlotError("a sweep begins while pages of the last one are in the ring")
         self._schedule = schedule
-        self._cancelled.clear()
         spare = max((p.padded_bytes for p in self._tape if p.spec.kind == "expert"), default=0)
         if schedule.speculative or ring_bytes < spare:
             spare = 0

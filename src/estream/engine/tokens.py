@@ -23,6 +23,10 @@ class TextTokenizer:
         """Raises PromptError where the package has no tokenizer."""
         if self._tokenizer is None:
             raise PromptError(f"{self._package}: the checkpoint came without a tokenizer, so prompts must be token ids")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the prompt is not valid Unicode text ({error.reason})") from error
         return list(self._tokenizer.encode(text).ids)
 
     def piece(self, token: int) -> str | None:

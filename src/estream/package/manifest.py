@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from estream import units
+import numpy as np
+
+from estream import _native, units
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
 from estream.package.layout import GROUPS, PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
@@ -51,6 +53,7 @@ class Manifest:
     quantization: Quantization
     tape: tuple[Page, ...]
     embedding_dtype: str
+    files: dict[str, int]
     synthetic: bool
     source: dict[str, Any]
     created_by: str
@@ -73,7 +76,7 @@ class Manifest:
         return units.round_up(self.config.vocabulary * self.embedding_record_bytes, PAGE_ALIGNMENT)
 
     def to_json(self) -> str:
-        return json.dumps(
+        return seal(
             {
                 "format": FORMAT,
                 "version": VERSION,
@@ -84,6 +87,7 @@ class Manifest:
                 "model": self.config.to_json(),
                 "quantization": self.quantization.to_json(),
                 "embedding": {"dtype": self.embedding_dtype},
+                "files": {name: f"{checksum:016x}" for name, checksum in self.files.items()},
                 "tape": [
                     {
                         "kind": page.spec.kind,
@@ -96,9 +100,7 @@ class Manifest:
                     }
                     for page in self.tape
                 ],
-            },
-            indent=None,
-            separators=(",", ":"),
+            }
         )
 
     @staticmethod
@@ -120,11 +122,27 @@ class Manifest:
                 f"{path}: package format version {data.get('version')!r}, but this estream reads version {VERSION}; "
                 "convert the model again with this estream"
             )
+        if data.pop("checksum", None) != _own_checksum(data):
+            raise PackageError(f"{path}: wrong checksum, the manifest was edited or damaged; convert the model again")
         try:
             return _parse(path, data)
         except (KeyError, TypeError, ValueError) as error:
             detail = f"{type(error).__name__}: {error}"
             raise PackageError(f"{path}: the manifest is damaged ({detail}); convert the model again") from error
+
+
+def checksum_of(data: bytes) -> int:
+    """The XXH3-64 of some bytes."""
+    return int(_native.checksum(np.frombuffer(data, np.uint8)))
+
+
+def _own_checksum(data: dict[str, Any]) -> str:
+    return f"{checksum_of(json.dumps(data, separators=(',', ':')).encode()):016x}"
+
+
+def seal(data: dict[str, Any]) -> str:
+    """The manifest's text: its values and, last, the checksum of their canonical JSON."""
+    return json.dumps(data | {"checksum": _own_checksum(data)}, separators=(",", ":"))
 
 
 def _parse(path: Path, data: dict[str, Any]) -> Manifest:
@@ -141,6 +159,7 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
         quantization=quantization,
         tape=_parse_tape(path, data["tape"], config, quantization),
         embedding_dtype=data["embedding"]["dtype"],
+        files={str(name): int(checksum, 16) for name, checksum in data["files"].items()},
         synthetic=bool(data["synthetic"]),
         source=dict(data["source"]),
         created_by=str(data["created_by"]),

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load
 
 from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
-from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
+from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,17 @@ class Package:
     @property
     def tokenizer_path(self) -> Path | None:
         """None for a checkpoint without a tokenizer: such a model takes ids only."""
-        path = self.path / TOKENIZER
-        return path if path.exists() else None
+        return self.path / TOKENIZER if TOKENIZER in self.manifest.files else None
 
     def final_norm(self) -> np.ndarray:
         """Weights of the last RMSNorm, float32 [hidden]."""
         path = self.path / RESIDENT
         try:
-            weight = load_file(path)["final_norm"]
-        except (OSError, SafetensorError, KeyError) as error:
-            raise PackageError(f"{path}: cannot be read ({error}); convert the model again") from error
+            weight = load(path.read_bytes())["final_norm"]
+        except OSError as error:
+            raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
+        except (SafetensorError, KeyError) as error:
+            raise PackageError(f"{path}: damaged ({error}); convert the model again") from error
         if weight.shape != (self.manifest.config.hidden,) or weight.dtype != np.float32:
             raise PackageError(f"{path}: final_norm is {weight.dtype} {weight.shape}; convert the model again")
         return weight
@@ -55,7 +56,8 @@ def open_package(path: str | Path, device: str | None = None) -> Package:
 
     Args:
         path: the ``NAME.estream`` folder.
-        device: refuse a package made for another device than this one.
+        device: the device that is to run it; a package made for another one, or from a checkpoint that has changed since,
+            is refused. None to look at it only.
 
     Raises:
         PackageError: absent, incomplete, truncated, of another version or made for another device.
@@ -72,22 +74,43 @@ def open_package(path: str | Path, device: str | None = None) -> Package:
     except (OSError, UnicodeDecodeError) as error:
         raise PackageError(f"{path / MANIFEST}: cannot be read ({error})") from error
     package = Package(path, Manifest.from_json(path / MANIFEST, text))
-    manifest = package.manifest
-    if device is not None and manifest.device != device:
+    if device is not None:
+        _check_use(package, device)
+    _check_files(package)
+    return package
+
+
+def _check_use(package: Package, device: str) -> None:
+    path, manifest = package.path, package.manifest
+    if manifest.device != device:
         raise PackageError(
             f"{path}: made for device '{manifest.device}', not '{device}'; "
             f"'estream convert SRC DST --device {device}' makes the right one"
         )
     if changed := changed_file(manifest.source):
         raise PackageError(
-            f"{path}: {changed} has changed since the package was made from it; 'estream convert {changed.parent} {path} "
-            "--force' makes it anew, or move the checkpoint away to keep the package as it is"
+            f"{path}: {changed} has changed since the package was made from it; convert it again with --force, or move "
+            "the checkpoint away to keep the package as it is"
         )
+
+
+def _check_files(package: Package) -> None:
+    manifest = package.manifest
     for file, expected in ((package.pages_path, manifest.pages_bytes), (package.embedding_path, manifest.embedding_bytes)):
         if not file.is_file():
             raise PackageError(f"{file}: missing; convert the model again")
         if (found := file.stat().st_size) != expected:
             raise PackageError(f"{file}: {found} bytes, expected {expected}; the file is damaged, convert the model again")
-    if not (path / RESIDENT).is_file():
-        raise PackageError(f"{path / RESIDENT}: missing; convert the model again")
-    return package
+    for name, checksum in manifest.files.items():
+        _check_small_file(package.path / name, checksum)
+
+
+def _check_small_file(path: Path, checksum: int) -> None:
+    try:
+        found = checksum_of(path.read_bytes())
+    except FileNotFoundError as error:
+        raise PackageError(f"{path}: missing; convert the model again") from error
+    except OSError as error:
+        raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
+    if found != checksum:
+        raise PackageError(f"{path}: wrong checksum, the file was edited or damaged; convert the model again")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
+from estream.errors import PackageError
 from estream.package.manifest import Page
 from estream.package.package import Package
 from estream.units import MiB
@@ -32,7 +33,10 @@ def verify(package: Package, progress: Callable[[int, int], None] | None = None)
     arena = _native.Arena(window)
     arena.populate(0, window)
     paths = [str(package.pages_path), str(package.embedding_path)]
-    reader = _native.Reader(paths, _LANES, _REQUEST, True)
+    try:
+        reader = _native.Reader(paths, _LANES, _REQUEST, True)
+    except OSError as error:
+        raise PackageError(f"{package.path}: cannot be opened ({error.strerror})") from error
     damaged: list[str] = []
     done = 0
     for pages in _windows(manifest.tape, window):

@@ -1,8 +1,10 @@
 """Writing a package beside its final place and renaming it when it is whole."""
 
 import errno
+import fcntl
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 import estream
 from estream import _native
@@ -27,10 +29,11 @@ from estream.package.manifest import (
     RESIDENT,
     Manifest,
     Page,
+    checksum_of,
 )
 from estream.units import format_bytes, round_up
 
-_ASIDE = ".old"
+_PARTIAL, _ASIDE = ".partial-", ".old"
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class PackageWriter:
     _pages_file: DirectFile
     _embedding_file: DirectFile
     _pages: list[Page] = field(default_factory=list)
+    _files: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
 
     def add_embedding_rows(self, rows: np.ndarray) -> None:
@@ -80,10 +84,15 @@ class PackageWriter:
         self._pages.append(page)
 
     def add_final_norm(self, weight: np.ndarray) -> None:
-        save_file({"final_norm": np.ascontiguousarray(weight, np.float32)}, self.folder / RESIDENT)
+        self._add_file(RESIDENT, save({"final_norm": np.ascontiguousarray(weight, np.float32)}))
 
     def copy(self, file: Path) -> None:
-        shutil.copyfile(file, self.folder / file.name)
+        """Take a small file of the checkpoint along as it is."""
+        self._add_file(file.name, file.read_bytes())
+
+    def _add_file(self, name: str, data: bytes) -> None:
+        (self.folder / name).write_bytes(data)
+        self._files[name] = checksum_of(data)
 
     def _finish(self) -> Manifest:
         self._embedding_file.pad(PAGE_ALIGNMENT)
@@ -95,6 +104,7 @@ class PackageWriter:
             quantization=self.spec.quantization,
             tape=tuple(self._pages),
             embedding_dtype=self.spec.embedding_dtype,
+            files=self._files,
             synthetic=self.spec.synthetic,
             source=self.spec.source,
             created_by=f"estream {estream.__version__}",
@@ -111,34 +121,56 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
     """Write a package; it appears at ``destination`` only when the block ends without an exception.
 
     Raises:
-        PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. Nothing
-            is left behind.
+        PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. What
+            was written is removed.
 
     """
-    parent = destination.absolute().parent
+    destination = destination.resolve()
+    parent = destination.parent
     if not parent.is_dir():
         raise PackageError(f"{parent}: no such folder to write a package into")
     _remove_stale(parent, destination.name)
-    if destination.exists() and not force:
-        raise PackageError(f"{destination}: exists already; --force replaces it")
-    if destination.exists() and not (destination / MANIFEST).exists():
-        raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
-    folder = parent / f".{destination.name}.partial-{os.getpid()}"
+    _check_destination(destination, force)
     try:
-        free = shutil.disk_usage(parent).free
-        if free < spec.bytes:
-            raise PackageError(f"{parent}: the package needs {format_bytes(spec.bytes)}, {format_bytes(free)} are free")
-        folder.mkdir()
-        with DirectFile(folder / PAGES) as pages, DirectFile(folder / EMBEDDING) as embedding:
-            writer = PackageWriter(spec, folder, pages, embedding)
-            yield writer
-            writer._finish()
-        _put_in_place(folder, destination)
+        with _partial_folder(destination) as folder:
+            free = shutil.disk_usage(parent).free
+            if free < spec.bytes:
+                raise PackageError(f"{parent}: the package needs {format_bytes(spec.bytes)}, {format_bytes(free)} are free")
+            with DirectFile(folder / PAGES) as pages, DirectFile(folder / EMBEDDING) as embedding:
+                writer = PackageWriter(spec, folder, pages, embedding)
+                yield writer
+                writer._finish()
+            _put_in_place(folder, destination, force)
     except OSError as error:
         what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
         raise PackageError(f"{destination}: cannot be written ({what})") from error
+
+
+def _check_destination(destination: Path, force: bool) -> None:
+    if not destination.exists():
+        return
+    if not (destination / MANIFEST).exists():
+        raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
+    if not force:
+        raise PackageError(f"{destination}: exists already; --force replaces it")
+
+
+@contextmanager
+def _partial_folder(destination: Path) -> Iterator[Path]:
+    """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
+    folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}{_PARTIAL}{os.getpid()}-", dir=destination.parent))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # mkdtemp makes folders for its owner alone; a package is for whom the umask says.
+        umask = os.umask(0)
+        os.umask(umask)
+        folder.chmod(0o777 & ~umask)
+        yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def embedding_rows_per_write(spec: PackageSpec) -> int:
@@ -146,14 +178,18 @@ def embedding_rows_per_write(spec: PackageSpec) -> int:
     return max(1, (16 << 20) // (spec.config.hidden * EMBEDDING_ITEM_BYTES[spec.embedding_dtype]))
 
 
-def _put_in_place(folder: Path, destination: Path) -> None:
-    """A package that is replaced moves aside first, so that one of the two is always there in whole."""
+def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
+    """Rename. A package that is replaced moves aside first; should this process be killed between the two renames, the
+    next conversion puts it back.
+    """
+    _check_destination(destination, force)
     aside = folder.with_name(folder.name + _ASIDE)
     if destination.exists():
         destination.rename(aside)
     folder.rename(destination)
-    _sync_folder(destination.absolute().parent)
-    shutil.rmtree(aside, ignore_errors=True)
+    _sync_folder(destination.parent)
+    if aside.exists():
+        shutil.rmtree(aside)
 
 
 def _sync_folder(path: Path) -> None:
@@ -166,11 +202,29 @@ def _sync_folder(path: Path) -> None:
 
 def _remove_stale(parent: Path, name: str) -> None:
     """Remove what killed processes left, never what a living one is writing; put back a package that was moved aside."""
-    for folder in parent.glob(f".{name}.partial-*"):
-        owner = folder.name.rpartition("-")[2].removesuffix(_ASIDE)
-        if not owner.isdigit() or Path(f"/proc/{owner}").exists():
+    for folder in parent.glob(f".{name}{_PARTIAL}*"):
+        if _is_being_written(folder):
             continue
         if folder.name.endswith(_ASIDE) and not (parent / name).exists():
             folder.rename(parent / name)
         else:
+            # Another conversion may be removing it too.
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_being_written(folder: Path) -> bool:
+    """Whether its writer lives: it holds a lock on the folder, or has just made it and not yet locked it."""
+    writer = folder.name.rpartition(_PARTIAL)[2].partition("-")[0]
+    if Path(f"/proc/{writer}").exists():
+        return True
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False

@@ -64,6 +64,7 @@ def read_trace(path: Path) -> Trace:
             for e in events
             if e["ph"] == "X"
         ]
+        {key: stats[key] for key in ("ttft_s", "prompt_tokens", "bytes_read", "read_s", "peak_rss_bytes", "budget_bytes")}
         fill = sorted((e["ts"] / 1e6, int(e["args"]["bytes"])) for e in events if e["ph"] == "C")
     except OSError as error:
         raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
