@@ -52,7 +52,7 @@ struct AttentionTest {
   std::vector<float> v = random.values(kTokens * kKvHeads * value_dim);
 
   std::vector<float> run(int threads, int at_once) {
-    CpuDevice device(threads);
+    CpuDevice device(threads, true);
     std::vector<float> keys(kKvHeads * kCapacity * kDim, NAN), values(kKvHeads * kCapacity * ((value_dim + 15) / 16 * 16), NAN);
     std::vector<float> out(kTokens * kHeads * value_dim);
     std::vector<int32_t> positions(kTokens), bases(kTokens), places(kTokens);

@@ -161,7 +161,7 @@ struct ExpertTest {
   std::vector<float> x = random.values(kTokens * kHidden), weights = random.values(kTokens);
 
   std::vector<float> run(int threads, bool quantized, int at_once) {
-    CpuDevice device(threads);
+    CpuDevice device(threads, false);
     Quantized q{kTokens, kHidden, kGroup}, s{kRoom, kHidden, kGroup};
     device.quantize({x.data(), kTokens, kHidden}, kHidden, kHidden, kGroup, q.codes.data(), q.scales.data(), q.sums.data());
     const Activations in = quantized ? Activations{q.view(), nullptr, 0} : Activations{{}, x.data(), kHidden};
