@@ -19,7 +19,7 @@ from estream.engine.batch import Batch
 from estream.engine.memory import Floor
 from estream.engine.model import Model
 from estream.engine.routing import RoutingLists
-from estream.units import MiB
+from estream.units import KiB, MiB
 
 TOKENS = 90
 
@@ -127,10 +127,12 @@ def test_positions_give_the_rows_that_the_last_position_would(tiny: Tiny):
 
 
 def test_slices_of_an_expert_add_up_and_keep_their_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("estream.package.layout.LARGEST_EXPERT_PAGE", 4096)
-    monkeypatch.setattr("estream.package.layout.SMALLEST_EXPERT_SLICE", 2048)
-    tiny = Tiny(tmp_path, "mixtral", FAMILIES["mixtral"].shapes["8 experts, grouped queries"], 4, 32)
-    assert tiny.package.manifest.quantization.expert_slices == 3
+    monkeypatch.setattr("estream.package.layout.LARGEST_EXPERT_PAGE", 256 * KiB)
+    monkeypatch.setattr("estream.package.layout.SMALLEST_EXPERT_SLICE", 128 * KiB)
+    # Larger than the slack of the smallest budget, so that pages do stream.
+    shape = {"hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 4, "num_local_experts": 16}
+    tiny = Tiny(tmp_path, "mixtral", shape | {"num_key_value_heads": 2, "num_experts_per_tok": 2}, 4, 32)
+    assert tiny.package.manifest.quantization.expert_slices == 2
     found, _ = _run(tiny, "float")
     assert np.abs(found - tiny.expected).max() <= FLOAT_LOGITS * np.abs(tiny.expected).max()
     with estream.load(tiny.package.path) as resident, estream.load(tiny.package.path, memory=_small_budget(tiny)) as streamed:

@@ -4,7 +4,7 @@ import errno
 import fcntl
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -158,14 +158,11 @@ def _check_destination(destination: Path, force: bool) -> None:
 @contextmanager
 def _partial_folder(destination: Path) -> Iterator[Path]:
     """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
-    folder = Path(tempfile.mkdtemp(prefix=f".{destination.name}{_PARTIAL}{os.getpid()}-", dir=destination.parent))
+    folder = destination.with_name(f".{destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    folder.mkdir()
     lock = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # mkdtemp makes folders for its owner alone; a package is for whom the umask says.
-        umask = os.umask(0)
-        os.umask(umask)
-        folder.chmod(0o777 & ~umask)
         yield folder
     finally:
         os.close(lock)
@@ -186,7 +183,12 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
     aside = folder.with_name(folder.name + _ASIDE)
     if destination.exists():
         destination.rename(aside)
-    folder.rename(destination)
+    try:
+        folder.rename(destination)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise PackageError(f"{destination}: exists already, another conversion was faster") from error
     _sync_folder(destination.parent)
     if aside.exists():
         shutil.rmtree(aside)
