@@ -268,9 +268,13 @@ def test_control_c_ends_the_command_line_without_a_traceback(demo_package: Packa
     process = subprocess.Popen(
         estream_command("run", demo_package.path, "--tokens", "500", "--repeat", "100000"), stderr=subprocess.PIPE, text=True
     )
-    time.sleep(2.5)
+    # The reader lanes are there: the sweeps have begun.
+    deadline = time.monotonic() + 60
+    while len(os.listdir(f"/proc/{process.pid}/task")) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=5)
+    _, stderr = process.communicate(timeout=10)
     assert process.returncode == 130
     assert "Traceback" not in stderr
 
