@@ -143,9 +143,27 @@ def test_slices_of_an_expert_add_up_and_keep_their_bits(tmp_path: Path, monkeypa
             assert result.stats.config["ring_bytes"] > 0
 
 
-def _small_budget(tiny: Tiny) -> int:
+def test_head_pages_read_early_leave_room_for_every_slice_of_the_last_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("estream.package.layout.LARGEST_EXPERT_PAGE", 256 * KiB)
+    monkeypatch.setattr("estream.package.layout.SMALLEST_EXPERT_SLICE", 16 * KiB)
+    monkeypatch.setattr("estream.package.layout.HEAD_PAGE", 64 * KiB)
+    shape = {"hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 4, "num_local_experts": 16}
+    shape |= {"num_key_value_heads": 2, "num_experts_per_tok": 2, "vocab_size": 30000}
+    tiny = Tiny(tmp_path, "mixtral", shape, 4, 32)
+    assert tiny.package.manifest.quantization.expert_slices > 8
+    with estream.load(tiny.package.path) as resident:
+        expected = resident.prefill(tiny.ids, positions=range(TOKENS)).logits
+    for spare in range(0, 20, 2):
+        budget = _small_budget(tiny, range(TOKENS)) + spare * MiB
+        with estream.load(tiny.package.path, memory=budget) as streamed:
+            result = streamed.prefill(tiny.ids, positions=range(TOKENS))
+        assert result.stats.config["ring_bytes"] > 0
+        np.testing.assert_array_equal(result.logits, expected)
+
+
+def _small_budget(tiny: Tiny, positions=None) -> int:
     manifest = tiny.package.manifest
-    plan = plan_activations(manifest.config, manifest.quantization, Batch.of([tiny.ids]), False)
+    plan = plan_activations(manifest.config, manifest.quantization, Batch.of([tiny.ids], [positions]), False)
     return Floor.of(machine.resident_bytes() + 2 * MiB, plan.bytes, manifest.tape).bytes
 
 

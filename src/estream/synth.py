@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from estream.conversion import DEFAULT_BITS, DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
+from estream.conversion import DENSE_BITS, ConvertOptions, Progress
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
@@ -152,6 +152,3 @@ class _RandomPages:
             into[...] = 1.0
         else:
             into[...] = self._cut(self._normal, into.size).reshape(into.shape) * np.float32(_DEVIATION)
-
-
-__all__ = ["DEFAULT_BITS", "DEFAULT_GROUP", "SHAPES", "synthesize"]

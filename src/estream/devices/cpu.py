@@ -155,28 +155,30 @@ class CpuDevice:
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         a, residual, config = self._a, self._residual, self._config
-        norm, router = spec.layout.floats("post_norm"), spec.layout.floats("router")
         ids, weights = a.expert_ids[: len(residual)], a.expert_weights[: len(residual)]
         for first in range(0, len(residual), CHUNK):
             rows = residual[first : first + CHUNK]
             end = first + len(rows)
             normed = a.ffn_input[first:end] if isinstance(a.ffn_input, np.ndarray) else a.normed[: len(rows)]
-            logits = a.router_logits[: len(rows)]
-            self._norm(rows, address + norm.offset, norm.shape[0], normed)
-            self._native.router(normed, address + router.offset, config.hidden, logits)
+            logits = self._router_logits(spec, address, rows, normed)
             _native.route(logits, config.moe.experts, config.moe.normalise, ids[first:end], weights[first:end])
             if isinstance(a.ffn_input, QuantizedArrays):
                 self._native.quantize(normed, config.hidden, a.ffn_input.rows(first, end))
         return RoutingLists.of(ids, weights, config.moe.experts)
 
+    def _router_logits(self, spec: PageSpec, address: int, rows: np.ndarray, normed: np.ndarray) -> np.ndarray:
+        """Normalise rows into ``normed`` and multiply them by the router of this page."""
+        norm, router = spec.layout.floats("post_norm"), spec.layout.floats("router")
+        logits = self._a.router_logits[: len(rows)]
+        self._norm(rows, address + norm.offset, norm.shape[0], normed)
+        self._native.router(normed, address + router.offset, self._config.hidden, logits)
+        return logits
+
     def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
         # Only few tokens are predicted for, so one chunk holds them. Of each token's experts only the likeliest quarter is
         # named: nine in ten of those come true or more, and what is named wrongly costs more than it hides.
-        a, rows = self._a, self._residual[:CHUNK]
-        norm, router = spec.layout.floats("post_norm"), spec.layout.floats("router")
-        normed, logits = a.normed[: len(rows)], a.router_logits[: len(rows)]
-        self._norm(rows, address + norm.offset, norm.shape[0], normed)
-        self._native.router(normed, address + router.offset, self._config.hidden, logits)
+        rows = self._residual[:CHUNK]
+        logits = self._router_logits(spec, address, rows, self._a.normed[: len(rows)])
         ids = np.empty((len(rows), max(1, self._config.moe.top_k // 4)), np.int32)
         weights = np.empty(ids.shape, np.float32)
         _native.route(logits, self._config.moe.experts, False, ids, weights)

@@ -69,6 +69,15 @@ def smallest_ring(tape: Sequence[Page], pinned: Collection[int] = ()) -> int:
     )
 
 
+def early_head_bytes(tape: Sequence[Page], ring_bytes: int, last_experts: int) -> int:
+    """Head pages that may be read ahead of the last layer's experts, of which at most ``last_experts`` are used.
+
+    They stay in the ring until those experts are done, so the whole of the experts must fit beside them.
+    """
+    of_one = sum(p.padded_bytes for p in tape if p.spec.kind == "expert" and (p.spec.layer, p.spec.expert) == (0, 0))
+    return max(0, ring_bytes - last_experts * of_one - smallest_ring(tape))
+
+
 @dataclass(frozen=True)
 class ArenaPlan:
     """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, and where the part that is used

@@ -19,7 +19,16 @@ from estream.engine import machine
 from estream.engine.activations import ActivationPlan, Activations, plan_activations
 from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
-from estream.engine.memory import ArenaPlan, Floor, SweepLayout, divide_arena, plan_arena, reserve_bytes, smallest_ring
+from estream.engine.memory import (
+    ArenaPlan,
+    Floor,
+    SweepLayout,
+    divide_arena,
+    early_head_bytes,
+    plan_arena,
+    reserve_bytes,
+    smallest_ring,
+)
 from estream.engine.options import LoadOptions
 from estream.engine.pager import EMBEDDING_FILE, PAGES_FILE, Pager
 from estream.engine.prompts import Positions, Prompt, make_batch
@@ -28,7 +37,7 @@ from estream.engine.schedule import ReadSchedule
 from estream.engine.stats import SweepStats
 from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
-from estream.errors import OptionError, PackageError, StateError
+from estream.errors import OptionError, StateError
 from estream.package.package import Package, open_package
 from estream.report.timeline import Timeline
 from estream.units import parse_bytes
@@ -77,10 +86,7 @@ class Model:
         self._used_from_start, self._used_from = 0, self._arena_plan.bytes
         self._populate(divide_arena(self._arena_plan, package.manifest.tape, self._usual_activations))
         paths = [package.pages_path, package.embedding_path]
-        try:
-            self._reader = _native.Reader([str(p) for p in paths], options.lanes, options.request_bytes, options.direct_io)
-        except OSError as error:
-            raise PackageError(f"{package.path}: cannot be opened ({error.strerror})") from error
+        self._reader = package.open_reader(options.lanes, options.request_bytes, options.direct_io)
         pinned = {index: self._arena.address + offset for index, offset in self._arena_plan.pinned.items()}
         self._pager = Pager(self._reader, paths, package.manifest.tape, options.request_bytes, pinned)
         self._sweep = Sweep(package.manifest.tape, self._device, self._pager, self._final_norm)
@@ -253,10 +259,9 @@ class Model:
         embedding.start(
             batch.ids, self._memory[scratch : layout.activations_offset + plan.bytes], self._arena.address + scratch
         )
-        last_rows = len(batch.wanted) * self._config.moe.top_k
-        experts = min(self._config.moe.experts, last_rows) * max(p.padded_bytes for p in tape if p.spec.kind == "expert")
-        early_head = layout.ring_bytes - experts - smallest_ring(tape)
-        schedule = ReadSchedule(self._config, tape, self._pager.resident, batch.tokens, max(0, early_head))
+        last_experts = min(self._config.moe.experts, len(batch.wanted) * self._config.moe.top_k)
+        early_head = early_head_bytes(tape, layout.ring_bytes, last_experts)
+        schedule = ReadSchedule(self._config, tape, self._pager.resident, batch.tokens, early_head)
         self._pager.begin(schedule, self._arena.address + layout.ring_offset, layout.ring_bytes)
         logits = self._sweep.run(batch, activations, embedding)
         self._pager.end()

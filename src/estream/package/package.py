@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load
 
+from estream import _native
 from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
@@ -44,6 +45,18 @@ class Package:
         if weight.shape != (self.manifest.config.hidden,) or weight.dtype != np.float32:
             raise PackageError(f"{path}: final_norm is {weight.dtype} {weight.shape}; convert the model again")
         return weight
+
+    def open_reader(self, lanes: int, request_bytes: int, direct_io: bool) -> "_native.Reader":
+        """Reader lanes over ``pages.bin`` (file 0) and ``embedding.bin`` (file 1).
+
+        Raises:
+            PackageError: one of them cannot be opened.
+
+        """
+        try:
+            return _native.Reader([str(self.pages_path), str(self.embedding_path)], lanes, request_bytes, direct_io)
+        except OSError as error:
+            raise PackageError(f"{self.path}: cannot be opened ({error.strerror})") from error
 
     @property
     def bytes(self) -> int:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
-from estream.errors import PackageError
 from estream.package.manifest import Page
 from estream.package.package import Package
 from estream.units import MiB
@@ -32,11 +31,7 @@ def verify(package: Package, progress: Callable[[int, int], None] | None = None)
     window = max(_WINDOW, max(page.padded_bytes for page in manifest.tape))
     arena = _native.Arena(window)
     arena.populate(0, window)
-    paths = [str(package.pages_path), str(package.embedding_path)]
-    try:
-        reader = _native.Reader(paths, _LANES, _REQUEST, True)
-    except OSError as error:
-        raise PackageError(f"{package.path}: cannot be opened ({error.strerror})") from error
+    reader = package.open_reader(_LANES, _REQUEST, True)
     damaged: list[str] = []
     done = 0
     for pages in _windows(manifest.tape, window):
