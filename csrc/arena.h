@@ -17,6 +17,8 @@ class Arena {
 
   uint8_t* base() const { return base_; }
   size_t bytes() const { return bytes_; }
+  // False where the limit on locked memory (ulimit -l) does not allow it.
+  bool lock() { return platform::lock(base_, bytes_); }
   // Throws std::bad_alloc where the system has no memory left.
   void populate(size_t offset, size_t bytes) { platform::populate(base_ + offset, bytes); }
 

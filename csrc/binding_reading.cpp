@@ -72,6 +72,7 @@ void bind_reading(nb::module_& m) {
       .def(nb::init<size_t>(), "size"_a)
       .def_prop_ro("address", [](const Arena& a) { return reinterpret_cast<uintptr_t>(a.base()); })
       .def("bytes", &arena_bytes)
+      .def("lock", &Arena::lock)
       .def(
           "populate",
           [](Arena& a, size_t offset, size_t bytes) {

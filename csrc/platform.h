@@ -12,6 +12,8 @@ void* reserve(size_t bytes);
 // Backs [address, address + bytes) with memory now. Throws std::bad_alloc.
 void populate(void* address, size_t bytes);
 void release(void* address, size_t bytes);
+// Keeps what will be backed from being swapped out; false where the limit on locked memory does not allow it.
+bool lock(void* address, size_t bytes);
 
 // Asks the system for AMX's tile registers; true where threads begun from now on may use them.
 bool enable_amx();

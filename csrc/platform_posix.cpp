@@ -70,6 +70,15 @@ void populate(void* address, size_t bytes) {
 
 void release(void* address, size_t bytes) { munmap(address, round_up(bytes)); }
 
+bool lock(void* address, size_t bytes) {
+#if defined(MLOCK_ONFAULT)
+  return mlock2(address, bytes, MLOCK_ONFAULT) == 0;
+#else
+  (void)address, (void)bytes;
+  return false;
+#endif
+}
+
 bool enable_amx() {
 #if defined(__linux__) && defined(__x86_64__)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA

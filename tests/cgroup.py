@@ -74,6 +74,19 @@ def cpu_group(quota: float) -> Iterator[Group]:
         yield group
 
 
+@contextmanager
+def disk_group(path: Path, bytes_per_second: int) -> Iterator[Group]:
+    """Reads from the disk below ``path`` at most so fast."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    if not Path(f"/sys/dev/block/{number}").exists():
+        pytest.skip(f"{path} does not lie on a disk of its own")
+    v1 = {"blkio.throttle.read_bps_device": f"{number} {bytes_per_second}"}
+    name = "io" if "io" in _controllers(ROOT) else "blkio"
+    with _group(name, v1, {"io.max": f"{number} rbps={bytes_per_second}"}) as group:
+        yield group
+
+
 def estream_command(*arguments: str | Path) -> list[str | Path]:
     """The command line of this very interpreter."""
     return [sys.executable, "-c", "from estream.cli.main import main; main()", *arguments]

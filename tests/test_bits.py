@@ -54,17 +54,25 @@ def _budget(package: Package, prompts: list[list[int]], spare: int) -> int:
     request=st.sampled_from([4 * KiB, 64 * KiB, 2 * MiB]),
     chunk=st.sampled_from([1, 16, 37, 512]),
     window=st.sampled_from([0, 1, 256]),
+    pinned=st.sampled_from([None, 0, 300 * KiB]),
     order=st.lists(st.integers(0, len(PROMPTS) - 1), min_size=1, max_size=8),
     direct=st.booleans(),
 )
-def test_logits_are_identical(package, alone, spare, threads, lanes, request, chunk, window, order, direct):
+def test_logits_are_identical(package, alone, spare, threads, lanes, request, chunk, window, pinned, order, direct):
     prompts = [PROMPTS[i] for i in order]
-    options = LoadOptions(_budget(package, prompts, spare * MiB), threads, "cpu", "int8", lanes, request, direct)
+    options = LoadOptions(
+        _budget(package, prompts, spare * MiB),
+        threads,
+        lanes=lanes,
+        request_bytes=request,
+        ring_bytes=window * MiB,
+        pinned_bytes=pinned,
+        direct_io=direct,
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "CHUNK", chunk)
         patch.setattr("estream.devices.cpu.CHUNK", chunk)
         patch.setattr(activations, "EXPERT_ROWS", max(1, chunk // 2))
-        patch.setattr(memory, "READ_WINDOW", window * MiB)
         with Model(package, options) as model:
             for _ in range(2):
                 for index, result in zip(order, model.prefill_batch(prompts), strict=True):

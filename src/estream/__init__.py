@@ -8,9 +8,23 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 from estream import errors
+from estream.configurator.plan import Plan, plan, tune
 from estream.conversion import ConvertOptions, convert
 from estream.engine.model import Model, load
 from estream.engine.result import Prefill, TopToken
 from estream.errors import EstreamError
 
-__all__ = ["ConvertOptions", "EstreamError", "Model", "Prefill", "TopToken", "__version__", "convert", "errors", "load"]
+__all__ = [
+    "ConvertOptions",
+    "EstreamError",
+    "Model",
+    "Plan",
+    "Prefill",
+    "TopToken",
+    "__version__",
+    "convert",
+    "errors",
+    "load",
+    "plan",
+    "tune",
+]

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 import estream
-from estream.cli import convert, doctor, inspect, report, run
+from estream.cli import convert, doctor, inspect, plan, report, run
 from estream.errors import EstreamError, OptionError
 
 app = typer.Typer(
@@ -37,6 +37,8 @@ app.command("synth")(convert.synth_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("verify")(inspect.verify_command)
 app.command("run")(run.run_command)
+app.command("plan")(plan.plan_command)
+app.command("tune")(plan.tune_command)
 app.command("report")(report.report_command)
 app.command("doctor")(doctor.doctor_command)
 

@@ -22,6 +22,10 @@ class Device(Protocol):
     @property
     def kv_element_bytes(self) -> int: ...
 
+    @property
+    def timed_rows(self) -> tuple[int, ...]:
+        """Row counts at which an expert is to be timed: where the device's speed changes."""
+
     def begin_sweep(self, batch: Batch, activations: Activations) -> None:
         """Bind the arrays of one sweep; ``activations.residual`` holds the embedding rows."""
 
@@ -45,6 +49,9 @@ class Device(Protocol):
 
     def final_norm(self, weight: np.ndarray) -> None:
         """The weights, float32 [hidden], by which wanted rows are normalised for the head."""
+
+    def release(self) -> None:
+        """Forget the arrays of the last sweep."""
 
     def head(self, spec: PageSpec, address: int) -> None:
         """Compute the logits of rows [spec.first, spec.first + spec.count) of the vocabulary."""

@@ -22,6 +22,7 @@ class CpuDevice:
 
     def __init__(self, config: ModelConfig, threads: int, float_activations: bool) -> None:
         self._config = config
+        self.threads = threads
         self._native = _native.CpuDevice(threads, float_activations)
         self._float = float_activations
         a = config.attention
@@ -47,11 +48,18 @@ class CpuDevice:
         """Size of an element of the keys and values in ``Activations``."""
         return self._native.kv_element_bytes
 
+    @property
+    def timed_rows(self) -> tuple[int, ...]:
+        return (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+
     def begin_sweep(self, batch: Batch, activations: Activations) -> None:
         self._batch, self._a = batch, activations
         self._residual = activations.residual
         # Rows between a prompt's end and the next run of keys are multiplied by zero, so they must be numbers.
         activations.values.fill(0)
+
+    def release(self) -> None:
+        del self._batch, self._a, self._residual
 
     # Attention
 

@@ -47,7 +47,7 @@ class CgroupMemory:
         return max(0, self.limit - self.usage + self.reclaimable)
 
 
-def _groups(controller: str) -> list[Path]:
+def cgroup_folders(controller: str) -> list[Path]:
     """Folders of this process's control groups for a controller, leaf first: v1 hierarchy or v2."""
     folders: list[Path] = []
     for line in (_PROC / "self/cgroup").read_text().splitlines():
@@ -85,7 +85,7 @@ def _stat(path: Path, *keys: str) -> int:
 def cgroup_memory() -> CgroupMemory | None:
     """The memory limit that would be hit first, or None where there is none."""
     found: list[CgroupMemory] = []
-    for folder in _groups("memory"):
+    for folder in cgroup_folders("memory"):
         limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
         usage = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes")
         if limit is None or usage is None or limit >= _NO_LIMIT:
@@ -116,7 +116,7 @@ def default_budget() -> int:
 def cpu_quota() -> float | None:
     """Processors' worth of time that a cgroup grants, or None."""
     quotas = []
-    for folder in _groups("cpu"):
+    for folder in cgroup_folders("cpu"):
         try:
             quota, period = (folder / "cpu.max").read_text().split()
         except OSError:
@@ -124,6 +124,14 @@ def cpu_quota() -> float | None:
         if quota.isdigit() and int(quota) > 0 and int(period) > 0:
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
+
+
+def processor_name() -> str:
+    """The processor's model name, or the architecture where the system does not tell."""
+    for line in (_PROC / "cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return os.uname().machine
 
 
 def default_threads() -> int:

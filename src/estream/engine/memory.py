@@ -7,13 +7,22 @@ its activations from the ring's share and, where that is not enough, from the de
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from estream.engine.configuration import Configuration
 from estream.errors import BudgetError
+from estream.models.config import ModelConfig
 from estream.package.manifest import Page
 from estream.units import MiB, format_bytes, round_up
 
 _HUGE_PAGE = 2 * MiB
-#: Room that reading ahead gets before pages are pinned.
-READ_WINDOW = 256 * MiB
+
+
+#: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
+USUAL_TOKENS = 4096
+
+
+def usual_tokens(config: ModelConfig) -> int:
+    """Tokens of the batch that an arena is planned for."""
+    return min(config.context, USUAL_TOKENS)
 
 
 def reserve_bytes(budget: int) -> int:
@@ -80,28 +89,31 @@ def early_head_bytes(tape: Sequence[Page], ring_bytes: int, last_experts: int) -
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, and where the part that is used
-    from the start on ends: behind the pinned pages where all are pinned, else where the activations begin.
+    """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, where those end, and the most that
+    the ring behind them takes.
     """
 
     bytes: int
     pinned: dict[int, int]
     pinned_bytes: int
+    ring_bytes: int
     everything_pinned: bool
 
 
-def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPlan:
+def plan_arena(tape: Sequence[Page], capacity: int, activations: int, configuration: Configuration) -> ArenaPlan:
     """Use ``capacity`` bytes for a model whose usual batch needs ``activations`` bytes.
 
-    All pages are pinned where they fit. Otherwise what the read window leaves is pinned, the same depth in each layer:
-    a contiguous run at its start, so that the disk works while those are computed.
+    All pages are pinned where they fit. Otherwise what the ring leaves is pinned, the same depth in each layer: a
+    contiguous run at its start, so that the disk works while those are computed.
     """
     size = capacity // _HUGE_PAGE * _HUGE_PAGE
     everything = sum(p.padded_bytes for p in tape)
     activations = round_up(activations, _HUGE_PAGE)
-    if everything + activations <= size:
-        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything, True)
-    room = size - activations - max(READ_WINDOW, smallest_ring(tape))
+    allowed = everything if configuration.pinned_bytes is None else configuration.pinned_bytes
+    ring = max(configuration.ring_bytes, smallest_ring(tape))
+    if everything + activations <= size and everything <= allowed:
+        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything, ring, True)
+    room = min(size - activations - ring, allowed)
     pinned: dict[int, int] = {}
     offset = 0
     for page in _by_depth(tape):
@@ -109,7 +121,7 @@ def plan_arena(tape: Sequence[Page], capacity: int, activations: int) -> ArenaPl
             break
         pinned[page.index] = offset
         offset += page.padded_bytes
-    return ArenaPlan(size, pinned, offset, False)
+    return ArenaPlan(size, pinned, offset, ring, False)
 
 
 def _by_depth(tape: Sequence[Page]) -> list[Page]:
@@ -139,4 +151,4 @@ def divide_arena(plan: ArenaPlan, tape: Sequence[Page], activations: int) -> Swe
     if plan.everything_pinned and plan.pinned_bytes <= activations_offset:
         return SweepLayout(plan.pinned_bytes, 0, activations_offset)
     ring_offset = max(0, min(plan.pinned_bytes, activations_offset - smallest_ring(tape)))
-    return SweepLayout(ring_offset, activations_offset - ring_offset, activations_offset)
+    return SweepLayout(ring_offset, min(plan.ring_bytes, activations_offset - ring_offset), activations_offset)

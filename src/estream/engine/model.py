@@ -14,37 +14,29 @@ from typing import Self
 import numpy as np
 
 from estream import _native
+from estream.configurator.configure import configure
+from estream.configurator.simulate import Setting
+from estream.configurator.simulated import Workload
+from estream.configurator.watch import PredictionWatch
 from estream.devices.cpu import CpuDevice
 from estream.engine import machine
 from estream.engine.activations import ActivationPlan, Activations, plan_activations
 from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
-from estream.engine.memory import (
-    ArenaPlan,
-    Floor,
-    SweepLayout,
-    divide_arena,
-    early_head_bytes,
-    plan_arena,
-    reserve_bytes,
-    smallest_ring,
-)
+from estream.engine.memory import Floor, SweepLayout, early_head_bytes, reserve_bytes, usual_tokens
 from estream.engine.options import LoadOptions
 from estream.engine.pager import EMBEDDING_FILE, PAGES_FILE, Pager
 from estream.engine.prompts import Positions, Prompt, make_batch
 from estream.engine.result import Prefill, TopToken
-from estream.engine.schedule import ReadSchedule
+from estream.engine.schedule import ReadSchedule, expected_share
 from estream.engine.stats import SweepStats
 from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
+from estream.engine.workspace import Workspace
 from estream.errors import OptionError, StateError
 from estream.package.package import Package, open_package
 from estream.report.timeline import Timeline
 from estream.units import parse_bytes
-
-#: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
-USUAL_TOKENS = 4096
-
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
 
@@ -80,17 +72,27 @@ class Model:
         # More than the machine has free would only invite the kernel to end the process.
         self._budget = machine.default_budget() if options.memory is None else min(options.memory, machine.largest_budget())
         self._floor(self._plan(Batch.of([[0]])), 1)
-        self._arena_plan = self._plan_arena()
-        self._arena = _native.Arena(self._arena_plan.bytes)
-        self._memory = self._arena.bytes()
-        self._used_from_start, self._used_from = 0, self._arena_plan.bytes
-        self._populate(divide_arena(self._arena_plan, package.manifest.tape, self._usual_activations))
+        self._configure()
+        self._workspace = self._make_workspace()
         paths = [package.pages_path, package.embedding_path]
-        self._reader = package.open_reader(options.lanes, options.request_bytes, options.direct_io)
-        pinned = {index: self._arena.address + offset for index, offset in self._arena_plan.pinned.items()}
-        self._pager = Pager(self._reader, paths, package.manifest.tape, options.request_bytes, pinned)
+        request_bytes = self._configuration.request_bytes
+        self._reader = package.open_reader(self._configuration.lanes, request_bytes, options.direct_io)
+        pinned = self._workspace.pinned()
+        self._pager = Pager(self._reader, paths, package.manifest.tape, request_bytes, pinned)
         self._sweep = Sweep(package.manifest.tape, self._device, self._pager, self._final_norm)
         _MODELS.add(self)
+
+    def _configure(self) -> None:
+        setting = Setting(
+            self._package.manifest,
+            self._budget,
+            self._process_bytes,
+            self._options.activations == "float",
+            self._device.kv_element_bytes,
+        )
+        configured = configure(self._package, self._device, self._options, setting)
+        self._configuration = configured.configuration
+        self._watch = PredictionWatch(configured)
 
     @property
     def package(self) -> Package:
@@ -103,7 +105,7 @@ class Model:
     @property
     def arena_bytes(self) -> int:
         """Memory that the arena takes now."""
-        return min(self._arena_plan.bytes, self._used_from_start + self._arena_plan.bytes - self._used_from)
+        return self._workspace.bytes
 
     def close(self) -> None:
         """Stop the lanes and free the arena. Closing twice, or in a forked child, is harmless."""
@@ -113,10 +115,10 @@ class Model:
             if not self._closed:
                 self._closed = True
                 self._reader.cancel()
-                del self._sweep, self._pager, self._reader, self._memory, self._arena, self._device
+                del self._sweep, self._pager, self._reader, self._workspace, self._device
 
     def _abandon(self) -> None:
-        for part in (self._reader, self._device.native, self._arena) if not self._closed else ():
+        for part in (self._reader, self._device.native, self._workspace.native) if not self._closed else ():
             _native.abandon(part)
 
     def cancel(self) -> None:
@@ -213,23 +215,12 @@ class Model:
             self._device.kv_element_bytes,
         )
 
-    def _plan_arena(self) -> ArenaPlan:
-        tokens = min(self._config.context, USUAL_TOKENS)
+    def _make_workspace(self) -> Workspace:
+        usual = self._plan(Batch.of([np.zeros(usual_tokens(self._config), np.int32)])).bytes
         capacity = self._budget - self._process_bytes - reserve_bytes(self._budget)
-        tape = self._package.manifest.tape
-        usual = self._plan(Batch.of([np.zeros(tokens, np.int32)])).bytes
-        self._usual_activations = min(usual, capacity - smallest_ring(tape))
-        return plan_arena(tape, capacity, self._usual_activations)
-
-    def _populate(self, layout: SweepLayout) -> None:
-        """Back with memory what a sweep will touch; after the first sweep of a length there is nothing to do."""
-        end = layout.ring_offset + layout.ring_bytes
-        if end > self._used_from_start:
-            self._arena.populate(self._used_from_start, end - self._used_from_start)
-            self._used_from_start = end
-        if layout.activations_offset < self._used_from:
-            self._arena.populate(layout.activations_offset, self._used_from - layout.activations_offset)
-            self._used_from = layout.activations_offset
+        # Memory that the user has set aside stays in memory; what was merely free may be swapped.
+        lock = self._options.memory is not None
+        return Workspace(self._package.manifest, capacity, usual, self._configuration, lock=lock)
 
     def _floor(self, plan: ActivationPlan, tokens: int) -> None:
         Floor.of(self._process_bytes, plan.bytes, self._package.manifest.tape).check(self._budget, tokens)
@@ -238,13 +229,12 @@ class Model:
         """Logits [wanted, vocabulary], copied out of the arena."""
         plan = self._plan(batch)
         self._floor(plan, batch.tokens)
-        self._layout = divide_arena(self._arena_plan, self._package.manifest.tape, plan.bytes)
-        self._populate(self._layout)
+        layout = self._workspace.divide(plan.bytes)
         self._reader_before = self._reader.stats()
-        self._pager.unpin_beyond(self._arena.address + self._layout.ring_offset)
-        activations = plan.carve(self._memory[self._layout.activations_offset :])
+        self._pager.unpin_beyond(self._workspace.ring_address)
+        activations = plan.carve(self._workspace.memory[layout.activations_offset :])
         try:
-            return self._read_and_compute(batch, plan, self._layout, activations).copy()
+            return self._read_and_compute(batch, plan, layout, activations).copy()
         except BaseException:
             self._pager.abort()
             raise
@@ -256,13 +246,15 @@ class Model:
         # Rows are read into the activations behind the residual, which nothing uses before the first layer.
         scratch = layout.activations_offset + plan.residual_bytes
         embedding = EmbeddingReader(self._package, self._reader, self._pager)
-        embedding.start(
-            batch.ids, self._memory[scratch : layout.activations_offset + plan.bytes], self._arena.address + scratch
-        )
+        memory = self._workspace.memory[scratch : layout.activations_offset + plan.bytes]
+        embedding.start(batch.ids, memory, self._workspace.address + scratch)
         last_experts = min(self._config.moe.experts, len(batch.wanted) * self._config.moe.top_k)
         early_head = early_head_bytes(tape, layout.ring_bytes, last_experts)
-        schedule = ReadSchedule(self._config, tape, self._pager.resident, batch.tokens, early_head)
-        self._pager.begin(schedule, self._arena.address + layout.ring_offset, layout.ring_bytes)
+        speculative = expected_share(self._config, batch.tokens) >= self._configuration.speculative_share
+        resident = self._pager.resident
+        self._repeated = bool(resident)
+        schedule = ReadSchedule(self._config, tape, resident, speculative, early_head)
+        self._pager.begin(schedule, self._workspace.ring_address, layout.ring_bytes)
         logits = self._sweep.run(batch, activations, embedding)
         self._pager.end()
         self._prediction = asdict(schedule.prediction)
@@ -285,16 +277,17 @@ class Model:
             budget_bytes=self._budget,
             arena_bytes=self.arena_bytes,
             direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
+            predicted_ttft_s=self._watch.observe(Workload.of(batch), ttft, repeated=self._repeated),
             prediction=self._prediction,
             device=self._device.name,
             config={
                 "threads": self._threads,
                 "kernels": self._device.variant,
                 "activations": self._options.activations,
-                "lanes": self._options.lanes,
-                "request_bytes": self._options.request_bytes,
+                **self._configuration.to_json(),
+                "arena_locked": self._workspace.locked,
                 "requests": int(requests),
-                "ring_bytes": self._layout.ring_bytes,
+                "ring_bytes": self._workspace.layout.ring_bytes,
                 "pinned_pages": self._pager.pinned_count,
             },
         )

@@ -2,20 +2,26 @@
 
 from dataclasses import dataclass
 
+from estream.engine.configuration import Configuration
 from estream.errors import OptionError
-from estream.units import MiB
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a model runs. ``memory`` is the budget of the whole process in bytes; None derives it from the machine."""
+    """How a model runs. ``memory`` is the budget of the whole process in bytes; None derives it from the machine.
+
+    ``lanes``, ``request_bytes``, ``ring_bytes`` and ``pinned_bytes`` (see :class:`Configuration`) are chosen by the
+    configurator where they are None.
+    """
 
     memory: int | None = None
     threads: int | None = None
     device: str = "cpu"
     activations: str = "int8"
-    lanes: int = 4
-    request_bytes: int = 2 * MiB
+    lanes: int | None = None
+    request_bytes: int | None = None
+    ring_bytes: int | None = None
+    pinned_bytes: int | None = None
     direct_io: bool = True
 
     def check(self) -> None:
@@ -26,5 +32,17 @@ class LoadOptions:
             raise OptionError(f"activations must be int8 or float, not '{self.activations}'")
         if self.threads is not None and not 1 <= self.threads <= 1024:
             raise OptionError(f"threads must lie in 1..1024, not {self.threads}")
-        if not 1 <= self.lanes <= 64:
+        if self.lanes is not None and not 1 <= self.lanes <= 64:
             raise OptionError(f"lanes must lie in 1..64, not {self.lanes}")
+        if self.request_bytes is not None and (self.request_bytes < 4096 or self.request_bytes % 4096):
+            raise OptionError(f"the size of a request must be a multiple of 4096 bytes, not {self.request_bytes}")
+
+    @property
+    def given(self) -> dict[str, int]:
+        """The values of a :class:`Configuration` that the user has set."""
+        names = ("lanes", "request_bytes", "ring_bytes", "pinned_bytes")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def apply(self, configuration: Configuration) -> Configuration:
+        """The configuration with what the user has set."""
+        return Configuration(**configuration.to_json() | self.given)

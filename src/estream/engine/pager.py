@@ -8,7 +8,7 @@ pages have places of their own and stay ready between sweeps.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -58,8 +58,12 @@ class Pager:
         tape: Sequence[Page],
         run_bytes: int,
         pinned: dict[int, int],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """``pinned`` maps page indices to their addresses; ``run_bytes`` is how much adjacent pages are read together."""
+        """``pinned`` maps page indices to their addresses; ``run_bytes`` is how much adjacent pages are read together;
+        ``clock`` gives seconds.
+        """
+        self._clock = clock
         self._tape = tape
         self._reader = reader
         self._paths = paths
@@ -91,6 +95,10 @@ class Pager:
     def resident(self) -> frozenset[int]:
         """Pages that need not be read: pinned and whole."""
         return frozenset(index for index, slot in self._slots.items() if slot.state is SlotState.READY)
+
+    def assume_resident(self, indices: Collection[int]) -> None:
+        """Take these pinned pages as read: what a repeated sweep finds."""
+        self._slots |= {i: Slot(self._pinned[i], SlotState.READY, 0, None) for i in indices}
 
     def unpin_beyond(self, address: int) -> None:
         """Take back the places of pinned pages that do not end at or before ``address``; between sweeps only."""
@@ -158,7 +166,7 @@ class Pager:
 
     def _count_arena(self) -> None:
         if self.timeline:
-            self.timeline.count("ring", time.perf_counter(), self._ring.used)
+            self.timeline.count("ring", self._clock(), self._ring.used)
 
     def end(self) -> None:
         """The sweep is over: nothing may be left in the ring."""
@@ -189,7 +197,7 @@ class Pager:
         self._slots = kept
 
     def _await(self, page: Page) -> Slot:
-        begin = time.perf_counter()
+        begin = self._clock()
         self._check_cancelled()
         while page.index not in self._slots:
             # What can hold up a page that is needed now: pages let go while still being read, and predicted ones that
@@ -200,7 +208,7 @@ class Pager:
         if slot.state is SlotState.READING:
             self.wait(slot.ticket, PAGES_FILE, str(page.spec))
             slot.state = SlotState.READY
-            end = time.perf_counter()
+            end = self._clock()
             self.stall_s += end - begin
             if self.timeline:
                 self.timeline.span(STALL, page.spec.kind, begin, end, page=str(page.spec))

@@ -14,7 +14,7 @@ class Place:
 
 
 class Ring:
-    """Allocates at the head and reclaims at the tail once the oldest place is free."""
+    """Allocates at the head and reclaims at both ends: the oldest place, or the newest, once it is free."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -54,5 +54,7 @@ class Ring:
         place.free = True
         while self._places and self._places[0].free:
             self._places.popleft()
-        if not self._places:
-            self._head = 0
+        # A page that is held for long, such as a router used to predict, must not keep what was taken behind it.
+        while self._places and self._places[-1].free:
+            self._places.pop()
+        self._head = self._places[-1].offset + self._places[-1].size if self._places else 0

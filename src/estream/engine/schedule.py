@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from estream.models.config import ModelConfig
 from estream.package.manifest import Page
 
-#: Reading ahead of the routing pays only where nearly all of a layer's experts will be used.
-SPECULATIVE_SHARE = 0.9
-
 
 def expected_share(config: ModelConfig, rows: int) -> float:
     """The share of a layer's experts that ``rows`` tokens use, were routing uniform."""
@@ -27,10 +24,10 @@ class PredictionStats:
 class ReadSchedule:
     """Yields the pages of one sweep in reading order.
 
-    Experts of a layer come before its routing is known only where nearly all of them are expected to be used, or, with
-    fewer tokens, where they are predicted. A prediction only ever skips: a missed expert is read when the routing tells.
-    In the last layer, where few rows are left, there is neither; as many head pages as ``early_head_bytes`` holds are read
-    ahead of its experts.
+    Experts of a layer come before its routing is known only in a ``speculative`` sweep, where nearly all of them are
+    expected to be used, or, with fewer tokens, where they are predicted. A prediction only ever skips: a missed expert
+    is read when the routing tells. In the last layer, where few rows are left, there is neither; as many head pages as
+    ``early_head_bytes`` holds are read ahead of its experts.
     """
 
     def __init__(
@@ -38,10 +35,10 @@ class ReadSchedule:
         config: ModelConfig,
         tape: Sequence[Page],
         resident: Collection[int],
-        rows: int,
+        speculative: bool,
         early_head_bytes: int,
     ) -> None:
-        self.speculative = expected_share(config, rows) >= SPECULATIVE_SHARE
+        self.speculative = speculative
         self.prediction = PredictionStats()
         self._last_layer = config.layers - 1
         self._routed: dict[int, frozenset[int]] = {}
@@ -116,6 +113,9 @@ class ReadSchedule:
 
     def _wanted(self, page: Page) -> bool | None:
         spec = page.spec
+        if spec.kind == "head" and not self.speculative and self._last_layer - 1 not in self._routed and self._last_layer:
+            # Head pages stay in the ring to the end; experts that were missed would come behind them and free nothing.
+            return None
         if spec.kind != "expert":
             return True
         for known in (self._routed, self._predicted):

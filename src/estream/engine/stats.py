@@ -10,7 +10,8 @@ class SweepStats:
 
     ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for a page,
     ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of
-    it that was read ahead of the routing for experts nobody was routed to. ``prediction`` says how many experts were
+    it that was read ahead of the routing for experts nobody was routed to. ``predicted_ttft_s`` is what the configurator
+    expected, None where this machine was not measured or the sweep was short. ``prediction`` says how many experts were
     predicted with few tokens, and how many of those were right.
     """
 
@@ -27,6 +28,7 @@ class SweepStats:
     budget_bytes: int
     arena_bytes: int
     direct_io: bool
+    predicted_ttft_s: float | None
     prediction: dict[str, int]
     device: str
     config: dict[str, Any]

@@ -1,7 +1,7 @@
 """One sweep: every layer in order, every needed page once."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
@@ -26,7 +26,15 @@ class _Layer:
 class Sweep:
     """Runs batches over a tape. ``compute_s`` is the time inside the device during the last run."""
 
-    def __init__(self, tape: Sequence[Page], device: Device, pager: Pager, final_norm: np.ndarray) -> None:
+    def __init__(
+        self,
+        tape: Sequence[Page],
+        device: Device,
+        pager: Pager,
+        final_norm: np.ndarray,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._clock = clock
         self._device = device
         self._pager = pager
         self._final_norm = final_norm
@@ -46,7 +54,7 @@ class Sweep:
         # A router that was used to predict stays in the arena until its own layer routes.
         held, routers = ExitStack(), dict[int, int]()
         for index, layer in enumerate(self._layers):
-            begin = time.perf_counter()
+            begin = self._clock()
             with self._pager.page(layer.attention) as address, self._computing(layer.attention):
                 self._device.attention(layer.attention.spec, address)
             if index not in routers:
@@ -68,7 +76,7 @@ class Sweep:
                         self._device.expert(page.spec, address)
             self._device.end_experts()
             if self.timeline:
-                self.timeline.span(LAYER, f"layer {index}", begin, time.perf_counter())
+                self.timeline.span(LAYER, f"layer {index}", begin, self._clock())
         self._device.final_norm(self._final_norm)
         for page in self._head:
             with self._pager.page(page) as address, self._computing(page):
@@ -77,9 +85,9 @@ class Sweep:
 
     @contextmanager
     def _computing(self, page: Page) -> Iterator[None]:
-        begin = time.perf_counter()
+        begin = self._clock()
         yield
-        end = time.perf_counter()
+        end = self._clock()
         self.compute_s += end - begin
         if self.timeline:
             self.timeline.span(COMPUTE, page.spec.kind, begin, end, page=str(page.spec))

@@ -5,6 +5,7 @@ Both follow from the model's config and how it is stored, so the manifest keeps 
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from estream.models.config import ModelConfig
@@ -110,7 +111,7 @@ class FloatPart:
 class PageLayout:
     parts: tuple[MatrixPart | FloatPart, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.parts[-1].offset + self.parts[-1].bytes
 

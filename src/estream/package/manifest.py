@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,11 @@ class Page:
     offset: int
     checksum: int
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return self.spec.bytes
 
-    @property
+    @cached_property
     def padded_bytes(self) -> int:
         return units.round_up(self.spec.bytes, PAGE_ALIGNMENT)
 

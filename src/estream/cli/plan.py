@@ -1,0 +1,199 @@
+"""``estream plan`` and ``estream tune``."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from estream.cli.inspect import Json, PackagePath
+from estream.cli.output import err, out, print_json, print_pairs, say
+from estream.configurator import store
+from estream.configurator.plan import Plan, Planner, planner, sweep_budgets, tune
+from estream.configurator.profile import Profile
+from estream.engine.options import LoadOptions
+from estream.errors import OptionError
+from estream.report.budget_picture import draw_budgets
+from estream.units import format_bytes, parse_bytes
+
+Memory = Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Compute threads.")]
+Activations = Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")]
+Size = Annotated[str | None, typer.Option(help="A size such as 2MiB; chosen where not given.")]
+#: The bar of the longest time in a table of budgets.
+_BAR = 40
+
+
+def plan_command(
+    path: PackagePath,
+    memory: Memory = None,
+    prompt_tokens: Annotated[
+        str | None,
+        typer.Option("--prompt-tokens", help="Prompt lengths to choose for and to predict, such as 512 or 128,4096."),
+    ] = None,
+    threads: Threads = None,
+    activations: Activations = "int8",
+    lanes: Annotated[int | None, typer.Option("--lanes", help="Reader lanes; chosen where not given.")] = None,
+    request: Annotated[str | None, typer.Option("--request", help="Bytes of one read, such as 2MiB.")] = None,
+    ring: Annotated[str | None, typer.Option("--ring", help="Room for reading ahead, such as 256MiB.")] = None,
+    pinned: Annotated[str | None, typer.Option("--pinned", help="The most that stays between sweeps, such as 1GiB.")] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say where each value comes from.")] = False,
+    budget_sweep: Annotated[
+        bool, typer.Option("--budget-sweep", help="Predict over budgets from the floor to everything in memory.")
+    ] = False,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw the budget sweep into this PNG.")] = None,
+    device_profile: Annotated[
+        str | None, typer.Option("--device-profile", help="Plan for the machine of this profile: a file or a known name.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what would run within a budget, how long it would take, what limits it, and why; loads nothing."""
+    options = LoadOptions(
+        _size(memory),
+        threads,
+        activations=activations,
+        lanes=lanes,
+        request_bytes=_size(request),
+        ring_bytes=_size(ring),
+        pinned_bytes=_size(pinned),
+    )
+    lengths = None if prompt_tokens is None else _lengths(prompt_tokens)
+    if plot and not budget_sweep:
+        raise OptionError("--plot draws a --budget-sweep; give that too")
+    ready = planner(path, options, None if device_profile is None else profile_path(device_profile))
+    if budget_sweep:
+        _budgets(ready, lengths[0] if lengths else 1024, plot, as_json)
+        return
+    plan = ready.plan(options.memory or ready.default_budget, lengths)
+    if as_json:
+        print_json(plan.to_json())
+    else:
+        _print(plan, explain)
+
+
+def tune_command(
+    path: PackagePath,
+    memory: Memory = None,
+    threads: Threads = None,
+    activations: Activations = "int8",
+    force: Annotated[bool, typer.Option("--force", help="Measure again, also where this machine was measured before.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure this machine for a package, once, and remember it; loading, running and planning use it from then on."""
+    with err.status(f"measuring this machine for {path}"):
+        profile, now = tune(path, memory, threads, activations, force)
+    if as_json:
+        print_json(profile.to_json() | {"measured_now": now, "path": str(store.path_of(profile.key))})
+        return
+    when = "measured now" if now else f"measured {profile.measured_at}, kept; --force measures again"
+    print_pairs(f"{path}: {when}", _facts(profile))
+
+
+def profile_path(name: str) -> Path:
+    """A profile by its file, or by the name of one that comes with estream.
+
+    Raises:
+        OptionError: there is neither.
+
+    """
+    if Path(name).exists():
+        return Path(name)
+    known = sorted((Path(store.__file__).parent / "profiles").glob("*.json"))
+    for path in known:
+        if path.stem == name:
+            return path
+    raise OptionError(f"--device-profile: no file '{name}', and the known names are {', '.join(p.stem for p in known)}")
+
+
+def _size(text: str | None) -> int | None:
+    return None if text is None else parse_bytes(text)
+
+
+def _lengths(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise OptionError(f"--prompt-tokens must be whole numbers above 0 with commas between, not '{text}'")
+    return [int(part) for part in parts]
+
+
+def _facts(profile: Profile) -> dict[str, str]:
+    storage, costs = profile.storage, profile.costs.to_json()
+    rows = {}
+    for lanes, curve in storage.rates.items():
+        rates = [f"{format_bytes(p.x)} {format_bytes(p.value)}/s" for p in curve.points]
+        rows[f"{lanes} lane{'s' if lanes > 1 else ''}"] = "   ".join(rates)
+    for name in ("expert", "attention"):
+        points = costs[name][:: max(1, len(costs[name]) // 5)]
+        rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in points)
+    rows["while reading"] = f"computing takes {storage.compute_slowdown:.2f} x as long"
+    rows["while computing"] = f"reading takes {storage.read_slowdown:.2f} x as long"
+    rows["kept in"] = str(store.path_of(profile.key))
+    return rows
+
+
+def _print(plan: Plan, explain: bool) -> None:
+    c = plan.configuration
+    facts = {
+        "machine": plan.profile.name + (f", measured {plan.profile.measured_at}" if plan.profile.kind == "measured" else ""),
+        "budget": f"{format_bytes(plan.budget_bytes)} (the floor for one token is {format_bytes(plan.floor_bytes)})",
+        "reading": f"{c.lanes} lanes, requests of {format_bytes(c.request_bytes)}",
+        "arena": f"ring {format_bytes(c.ring_bytes)}, {plan.pinned_pages} pages pinned ({format_bytes(plan.pinned_bytes)})",
+    }
+    print_pairs(str(plan.package.path), facts)
+    out.print()
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("prompt tokens", "TTFT", "again", "waiting", "read", "peak memory"):
+        table.add_column(column, justify="right")
+    table.add_column("limit")
+    for p in plan.predictions:
+        if p.prediction is None:
+            table.add_row(str(p.prompt_tokens), "-", "-", "-", "-", "-", f"needs {format_bytes(p.floor_bytes)}")
+            continue
+        r = p.prediction
+        limit = "reading" if r.limit == "read" else "computing"
+        again = f"{p.repeat_ttft_s:.2f} s"
+        row = (f"{r.ttft_s:.2f} s", again, f"{r.stall_s:.2f} s", format_bytes(r.bytes_read), format_bytes(r.peak_bytes))
+        table.add_row(str(p.prompt_tokens), *row, limit)
+    out.print(table)
+    out.print()
+    say("These are predictions: TTFT of a freshly loaded model, and again with its pinned pages in memory.")
+    for source in plan.profile.sources:
+        say(f"- {source}")
+    if explain:
+        _explain(plan)
+
+
+def _explain(plan: Plan) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("value", "", "origin", "why"):
+        table.add_column(column, overflow="fold")
+    for item in plan.explained:
+        table.add_row(item.name, item.value, item.origin, item.why)
+    out.print()
+    out.print(table)
+
+
+def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> None:
+    rows = [(budget, plan.predictions[0]) for budget, plan in sweep_budgets(ready, tokens)]
+    if plot:
+        draw_budgets([(b, p.prediction.ttft_s, p.repeat_ttft_s or 0.0) for b, p in rows if p.prediction], tokens, plot)
+    if as_json:
+        facts: dict[str, Any] = {"package": str(ready.package.path), "prompt_tokens": tokens}
+        print_json(facts | {"budgets": [{"budget_bytes": budget} | p.to_json() for budget, p in rows]})
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for column in ("budget", "TTFT", "again", "peak memory"):
+        table.add_column(column, justify="right")
+    table.add_column("limit")
+    table.add_column("again")
+    longest = max(p.repeat_ttft_s or 0.0 for _, p in rows)
+    for budget, p in rows:
+        if (r := p.prediction) is not None and p.repeat_ttft_s is not None:
+            bar = "#" * max(1, round(_BAR * p.repeat_ttft_s / longest))
+            limit = "reading" if r.limit == "read" else "computing"
+            times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", format_bytes(r.peak_bytes))
+            table.add_row(format_bytes(budget), *times, limit, bar)
+    say(f"{ready.package.path}, {tokens} tokens, predicted on {ready.profile.name}")
+    out.print(table)
+    if plot:
+        say(f"{plot}: drawn")

@@ -1,0 +1,218 @@
+"""Probes of the device: how long each kind of page takes as a function of token counts, with the package's own pages."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from itertools import cycle
+from statistics import median
+
+import numpy as np
+
+from estream.configurator.costs import MeasuredCosts
+from estream.configurator.curve import Curve, Point
+from estream.configurator.storage_probe import Scratch, StorageProbe
+from estream.devices.base import Device
+from estream.engine.activations import ActivationPlan, plan_activations
+from estream.engine.batch import Batch
+from estream.engine.pager import PAGES_FILE
+from estream.engine.routing import RoutingLists
+from estream.errors import ReadError
+from estream.package.manifest import Page
+from estream.package.package import Package
+from estream.units import MiB
+
+_TOKENS = (1, 8, 64, 256, 512, 1024, 2048)
+_ROUNDS = 3
+#: Lengths whose attention takes longer are not measured; the curve goes on from the last two.
+_LONGEST_SECONDS = 0.4
+#: Experts that take turns, so that weights come from memory as in a sweep and not from a cache.
+_EXPERTS, _EXPERT_BYTES = 24, 96 * MiB
+
+
+class ComputeProbe:
+    """Holds a few pages of each kind in the arena and times the device on them."""
+
+    def __init__(self, package: Package, device: Device, float_activations: bool, scratch: Scratch, page_bytes: int) -> None:
+        """The first ``page_bytes`` of the scratch are for pages, the rest for activations."""
+        self._package, self._device, self._float = package, device, float_activations
+        self._config, self._tape = package.manifest.config, package.manifest.tape
+        self._activations = scratch.part(page_bytes, len(scratch))
+        self._pages = scratch.part(0, page_bytes)
+        self._used = 0
+        self._rng = np.random.default_rng(0)
+
+    def costs(self) -> MeasuredCosts:
+        """Every table, from pages of a middle layer (attention, router, experts), of the last one and of the head."""
+        middle = max(0, self._config.layers // 2 - 1)
+        lengths = self._lengths()
+        attention, last, router = self._blocks(middle, lengths)
+        head = next(p for p in self._tape if p.spec.kind == "head")
+        return MeasuredCosts(
+            attention_curve=attention,
+            last_attention=last,
+            attention_square=self._square(attention),
+            router_curve=router,
+            expert_curve=self._experts(middle, lengths[-1]),
+            head_curve=self._head(head),
+            head_bytes=head.bytes,
+        )
+
+    def interference(self, storage: StorageProbe, lanes: int, request: int, rate: float) -> tuple[float, float]:
+        """How much longer computing takes while lanes read, and reading while all threads compute: factors of at least 1."""
+        rows = min(128, self._lengths()[-1])
+        layer, half = max(0, self._config.layers // 2 - 1), len(self._pages) // 2
+        with self._loaded("expert", layer, half) as pages, self._bound(rows):
+            run = self._expert_call(pages, rows)
+            # What is read must not go where the experts lie.
+            storage = storage.into(self._pages.part(self._used, len(self._pages)))
+            alone = median(_timed(run) for _ in range(9))
+            count = max(3, int(0.12 / max(alone, 1e-6)))
+            reader = storage.reader(lanes, request)
+            computing, reading = [], []
+            for _ in range(_ROUNDS):
+                calm = median(_timed(run) for _ in range(count))
+                ticket, size = storage.start(reader, request, int(rate * alone * count))
+                begin = time.perf_counter()
+                times = []
+                while reader.wait(ticket, 0.0)[0] == "pending":
+                    times.append(_timed(run))
+                reading.append((time.perf_counter() - begin) / (size / rate))
+                computing.append(median(times) / calm if times else 1.0)
+        return max(1.0, median(computing)), max(1.0, median(reading))
+
+    def _lengths(self) -> list[int]:
+        """Token counts whose activations fit, within the context."""
+        room = len(self._activations)
+        fitting = [n for n in _TOKENS if n <= self._config.context and self._plan(Batch.of([[0] * n])).bytes <= room]
+        return fitting or [1]
+
+    def _plan(self, batch: Batch) -> ActivationPlan:
+        m = self._package.manifest
+        return plan_activations(m.config, m.quantization, batch, self._float, self._device.kv_element_bytes)
+
+    @contextmanager
+    def _bound(self, tokens: int) -> Iterator[None]:
+        """A sweep of one prompt is begun on the device, with random activations."""
+        batch = Batch.of([np.zeros(tokens, np.int32)])
+        activations = self._plan(batch).carve(self._activations.memory)
+        activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
+        self._residual = activations.residual
+        self._device.begin_sweep(batch, activations)
+        yield
+
+    @contextmanager
+    def _loaded(self, kind: str, layer: int, most: int = _EXPERT_BYTES) -> Iterator[list[tuple[Page, int]]]:
+        """Pages of one kind and layer with their addresses; their memory is free again behind the block."""
+        before = self._used
+        chosen: list[tuple[Page, int]] = []
+        for page in (p for p in self._tape if p.spec.kind == kind and p.spec.layer == layer):
+            full = chosen and (len(chosen) == _EXPERTS or self._used - before + page.padded_bytes > most)
+            if full or self._used + page.padded_bytes > len(self._pages):
+                break
+            chosen.append((page, self._load(page)))
+        yield chosen
+        self._used = before
+
+    def _load(self, page: Page) -> int:
+        address = self._pages.address + self._used
+        reader = self._package.open_reader(4, 2 * MiB, True)
+        ticket = reader.submit(PAGES_FILE, page.offset, address, page.padded_bytes, [(0, page.bytes, page.checksum, True)])
+        while (outcome := reader.wait(ticket, 0.1))[0] == "pending":
+            pass
+        if outcome[0] != "ready":
+            raise ReadError(f"{self._package.pages_path}: {page.spec} cannot be read ({outcome[0]}); verify the package")
+        self._used += page.padded_bytes
+        return address
+
+    def _blocks(self, layer: int, lengths: Sequence[int]) -> tuple[Curve, Curve, Curve]:
+        """Attention, the last layer's attention, and the router, as functions of one prompt's length."""
+        tables: tuple[list[Point], list[Point], list[Point]] = ([], [], [])
+        with self._loaded("attention", layer) as middle, self._loaded("router", layer) as router:
+            for tokens in lengths:
+                samples: tuple[list[float], list[float], list[float]] = ([], [], [])
+                with self._bound(tokens):
+                    (a, a_at), (r, r_at) = middle[0], router[0]
+                    last = replace(a.spec, layer=self._config.layers - 1)
+                    for _ in range(_ROUNDS + 1):
+                        samples[0].append(_timed(partial(self._device.attention, a.spec, a_at)))
+                        samples[2].append(_timed(partial(self._device.route, r.spec, r_at)))
+                    for _ in range(_ROUNDS + 1):
+                        samples[1].append(_timed(partial(self._device.attention, last, a_at)))
+                for table, values in zip(tables, samples, strict=True):
+                    table.append(Point.of(tokens, values[1:]))  # the first call warms up
+                if tables[0][-1].value > _LONGEST_SECONDS:
+                    break
+        attention, final, routing = (Curve.of(table) for table in tables)
+        return attention, final, routing
+
+    def _square(self, attention: Curve) -> float:
+        """Seconds per squared token: the second difference of the two longest lengths, one twice the other."""
+        if len(attention.points) < 3 or attention.points[-1].x < 512:
+            return 0.0
+        half, whole = attention.points[-2], attention.points[-1]
+        return max(0.0, (whole.value - whole.x / half.x * half.value) / (whole.x**2 - whole.x * half.x))
+
+    def _experts(self, layer: int, most: int) -> Curve:
+        points = []
+        with self._loaded("expert", layer) as pages:
+            for rows in (n for n in self._device.timed_rows if n <= most):
+                with self._bound(rows):
+                    run = self._expert_call(pages, rows)
+                    run()
+                    points.append(Point.of(rows, [median(_timed(run) for _ in range(7)) for _ in range(_ROUNDS)]))
+        return Curve.of(points)
+
+    def _expert_call(self, pages: Sequence[tuple[Page, int]], rows: int) -> Callable[[], None]:
+        """Calls that take one page after another, each for all rows."""
+        experts, turn = self._config.moe.experts, cycle(pages)
+        tokens, weights = np.arange(rows, dtype=np.int32), np.full(rows, 1e-6, np.float32)
+        # The device finds the rows of any expert in these lists.
+        lists = {p.spec.expert: RoutingLists(tokens, weights, _only(p.spec.expert, experts, rows)) for p, _ in pages}
+
+        def run() -> None:
+            page, address = next(turn)
+            self._device.begin_experts(lists[page.spec.expert])
+            self._device.expert(page.spec, address)
+            self._device.end_experts()
+
+        return run
+
+    def _head(self, page: Page) -> Curve:
+        points = []
+        with self._loaded("head", page.spec.layer) as pages:
+            turn = cycle(pages)
+            norm = np.ones(self._config.hidden, np.float32)
+
+            def run() -> None:
+                each, address = next(turn)
+                self._device.head(each.spec, address)
+
+            for rows in (1, 16, 64):
+                if rows > self._config.context:
+                    break
+                with self._wanting(rows):
+                    self._device.final_norm(norm)
+                    run()
+                    points.append(Point.of(rows, [median(_timed(run) for _ in range(5)) for _ in range(_ROUNDS)]))
+        return Curve.of(points)
+
+    @contextmanager
+    def _wanting(self, rows: int) -> Iterator[None]:
+        """A sweep that stands before the head, with all of a prompt's rows wanted."""
+        batch = Batch.of([np.zeros(rows, np.int32)], [range(rows)])
+        activations = self._plan(batch).carve(self._activations.memory)
+        activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
+        self._device.begin_sweep(batch, activations)
+        yield
+
+
+def _only(expert: int, experts: int, rows: int) -> np.ndarray:
+    return np.where(np.arange(experts + 1) > expert, rows, 0)
+
+
+def _timed(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin

@@ -1,0 +1,170 @@
+"""How long a device takes for each kind of page, in seconds: measured tables, or derived from rates of operations."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from estream.configurator.curve import Curve
+from estream.errors import OptionError
+from estream.models.config import ModelConfig
+from estream.package.layout import FloatPart, MatrixPart, PageSpec
+
+
+class Costs(Protocol):
+    """Seconds that a device needs for one page."""
+
+    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
+        """An attention block over sequences of these lengths; in the last layer ``wanted`` rows go on."""
+
+    def router(self, spec: PageSpec, rows: int) -> float: ...
+
+    def expert(self, spec: PageSpec, rows: int) -> float:
+        """An expert, or a slice of one."""
+
+    def head(self, spec: PageSpec, rows: int) -> float: ...
+
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class MeasuredCosts:
+    """Tables of one package on one machine.
+
+    ``attention`` and ``last_attention`` (one row goes on) are functions of the length of a single sequence.
+    ``attention_square`` is the part of them, in seconds per squared token, that grows with each sequence's own square.
+    ``expert`` is a function of rows; ``head`` of rows, for a page of ``head_bytes``.
+    """
+
+    attention_curve: Curve
+    last_attention: Curve
+    attention_square: float
+    router_curve: Curve
+    expert_curve: Curve
+    head_curve: Curve
+    head_bytes: int
+
+    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
+        tokens = sum(lengths)
+        # One sequence of all tokens would attend to more pairs than the sequences do.
+        saved = self.attention_square * (tokens**2 - sum(n * n for n in lengths))
+        whole = max(0.0, self.attention_curve(tokens) - saved)
+        if wanted is None:
+            return whole
+        last = self.last_attention(tokens)
+        return last + max(0.0, whole - last) * (wanted - 1) / max(1, tokens - 1)
+
+    def router(self, spec: PageSpec, rows: int) -> float:
+        return self.router_curve(rows)
+
+    def expert(self, spec: PageSpec, rows: int) -> float:
+        return self.expert_curve(rows)
+
+    def head(self, spec: PageSpec, rows: int) -> float:
+        return self.head_curve(rows) * spec.bytes / self.head_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attention": self.attention_curve.to_json(),
+            "last_attention": self.last_attention.to_json(),
+            "attention_square": self.attention_square,
+            "router": self.router_curve.to_json(),
+            "expert": self.expert_curve.to_json(),
+            "head": self.head_curve.to_json(),
+            "head_bytes": self.head_bytes,
+        }
+
+    @staticmethod
+    def from_json(where: str, data: Mapping[str, Any]) -> "MeasuredCosts":
+        """Raises OptionError where a table is missing or of no use."""
+
+        def curve(key: str) -> Curve:
+            return Curve.from_json(data.get(key), f"{where}.{key}")
+
+        return MeasuredCosts(
+            curve("attention"),
+            curve("last_attention"),
+            _number(where, data, "attention_square"),
+            curve("router"),
+            curve("expert"),
+            curve("head"),
+            int(_number(where, data, "head_bytes")),
+        )
+
+
+@dataclass(frozen=True)
+class RatedCosts:
+    """A device known by rates alone: integer products, attention, reading weights from memory, a fixed time for each call.
+
+    ``tiles`` are the row counts that the device's graphs are compiled for; what an expert's rows leave of the last tile is
+    computed for nothing. Empty for a device that takes any number of rows.
+    """
+
+    product_ops_per_s: float
+    attention_ops_per_s: float
+    memory_bytes_per_s: float
+    call_s: float
+    tiles: tuple[int, ...] = ()
+
+    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
+        tokens, a = sum(lengths), config.attention
+        rows = tokens if wanted is None else wanted
+        pairs = sum(n * n / 2 for n in lengths) if wanted is None else wanted * max(lengths)
+        products = sum(self._product(p, tokens if p.name in ("k", "v") else rows) for p in _matrices(spec))
+        # Scores and weighted values are a multiplication and an addition each.
+        return self.call_s + products + pairs * 4 * a.heads * a.head_dim / self.attention_ops_per_s
+
+    def router(self, spec: PageSpec, rows: int) -> float:
+        weights = max(p.bytes for p in spec.layout.parts if isinstance(p, FloatPart)) // 4
+        return self.call_s + 2 * weights * rows / self.attention_ops_per_s
+
+    def expert(self, spec: PageSpec, rows: int) -> float:
+        calls, padded = self._cover(rows)
+        return calls * self.call_s + sum(self._product(p, padded) for p in _matrices(spec))
+
+    def head(self, spec: PageSpec, rows: int) -> float:
+        return self.call_s + sum(self._product(p, rows) for p in _matrices(spec))
+
+    def _product(self, part: MatrixPart, rows: int) -> float:
+        return max(2 * part.outputs * part.inputs * rows / self.product_ops_per_s, part.bytes / self.memory_bytes_per_s)
+
+    def _cover(self, rows: int) -> tuple[int, int]:
+        """Calls and rows computed where ``rows`` are covered by tiles, largest first, then one that holds the rest."""
+        if not self.tiles:
+            return 1, rows
+        largest, calls, padded = self.tiles[-1], rows // self.tiles[-1], rows // self.tiles[-1] * self.tiles[-1]
+        if rest := rows % largest:
+            calls, padded = calls + 1, padded + next(t for t in self.tiles if t >= rest)
+        return calls, padded
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "product_ops_per_s": self.product_ops_per_s,
+            "attention_ops_per_s": self.attention_ops_per_s,
+            "memory_bytes_per_s": self.memory_bytes_per_s,
+            "call_s": self.call_s,
+            "tiles": list(self.tiles),
+        }
+
+    @staticmethod
+    def from_json(where: str, data: Mapping[str, Any]) -> "RatedCosts":
+        """Raises OptionError where a rate is missing or of no use."""
+        names = ("product_ops_per_s", "attention_ops_per_s", "memory_bytes_per_s")
+        rates = {name: _number(where, data, name) for name in names}
+        for name, value in rates.items():
+            if value <= 0:
+                raise OptionError(f"{where}: '{name}' must be positive, found {value}")
+        tiles = data.get("tiles", [])
+        if not isinstance(tiles, list) or not all(isinstance(t, int) and t > 0 for t in tiles) or sorted(set(tiles)) != tiles:
+            raise OptionError(f"{where}: 'tiles' must be rising row counts, found {tiles!r}")
+        return RatedCosts(**rates, call_s=_number(where, data, "call_s"), tiles=tuple(tiles))
+
+
+def _matrices(spec: PageSpec) -> list[MatrixPart]:
+    return [part for part in spec.layout.parts if isinstance(part, MatrixPart)]
+
+
+def _number(where: str, data: Mapping[str, Any], key: str) -> float:
+    value = data.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        raise OptionError(f"{where}: '{key}' must be a number of at least 0, found {value!r}")
+    return float(value)

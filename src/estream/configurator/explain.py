@@ -1,0 +1,104 @@
+"""Says of each value of a plan where it comes from: measured, derived, a policy, or given by the user."""
+
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from estream.configurator.profile import Profile
+from estream.configurator.search import NEAR, Choice
+from estream.configurator.simulate import Setting
+from estream.engine.memory import ArenaPlan, reserve_bytes, smallest_ring
+from estream.engine.options import LoadOptions
+from estream.units import format_bytes
+
+Origin = Literal["measured", "derived", "policy", "given", "published"]
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A value as text, its origin, and the reason in a sentence."""
+
+    name: str
+    value: str
+    origin: Origin
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "value": self.value, "origin": self.origin, "why": self.why}
+
+
+def explain(
+    setting: Setting, profile: Profile, choice: Choice, options: LoadOptions, arena: ArenaPlan
+) -> tuple[Explained, ...]:
+    """Every value of a plan."""
+    rows = (*_machine(setting, profile, options), *_pipeline(setting, profile, choice, arena))
+    given = {"lanes": "lanes", "request": "request_bytes", "ring": "ring_bytes", "pinned": "pinned_bytes"}
+    return tuple(
+        replace(row, origin="given", why="set by the user") if given.get(row.name) in options.given else row for row in rows
+    )
+
+
+def _machine(setting: Setting, profile: Profile, options: LoadOptions) -> Iterator[Explained]:
+    known: Origin = "measured" if profile.kind == "measured" else "published"
+    c = _rates(profile)
+    if options.memory is None:
+        yield Explained("budget", format_bytes(setting.budget), "derived", "what the machine, or its control group, has free")
+    else:
+        yield Explained("budget", format_bytes(setting.budget), "given", "set by the user, at most what the machine has")
+    yield Explained("process", format_bytes(setting.process_bytes), known, "resident memory before anything is loaded")
+    reserve = format_bytes(reserve_bytes(setting.budget))
+    yield Explained("reserve", reserve, "policy", "32 MiB or 4 % of the budget, for page tables and small arrays")
+    yield Explained("storage", c, known, f"spread {profile.storage.spread:.0%} between repeated samples")
+    slow = profile.storage
+    both = f"computing x{slow.compute_slowdown:.2f}, reading x{slow.read_slowdown:.2f}"
+    yield Explained("interference", both, known, "how much longer each takes while the other runs at full speed")
+    yield Explained("host time", f"{profile.page_s * 1e6:.0f} us a page", known, "the sweep's own code, timed")
+    if profile.kind == "measured":
+        threads = profile.key.get("threads", "?")
+        given: Origin = "given" if options.threads else "derived"
+        yield Explained("threads", str(threads), given, "affinity mask and control group's quota")
+        yield _lock(options, setting)
+
+
+def _rates(profile: Profile) -> str:
+    """The storage's slowest and fastest measured combination."""
+    rates = [(p.value, n, int(p.x)) for n, curve in profile.storage.rates.items() for p in curve.points]
+    (low, *_), (high, lanes, request) = min(rates), max(rates)
+    return f"{format_bytes(low)}/s to {format_bytes(high)}/s ({lanes} lanes of {format_bytes(request)})"
+
+
+def _lock(options: LoadOptions, setting: Setting) -> Explained:
+    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    text = "unlimited" if limit == resource.RLIM_INFINITY else format_bytes(limit)
+    if options.memory is None:
+        return Explained("locking", "no", "policy", "only a budget that the user sets is kept from being swapped")
+    fits = limit == resource.RLIM_INFINITY or limit >= setting.capacity
+    return Explained("locking", "yes" if fits else "if privileged", "derived", f"ulimit -l is {text}")
+
+
+def _pipeline(setting: Setting, profile: Profile, choice: Choice, arena: ArenaPlan) -> Iterator[Explained]:
+    c = choice.chosen.configuration
+    expert = max((p.padded_bytes for p in setting.manifest.tape if p.spec.kind == "expert"), default=1)
+    rate = format_bytes(profile.storage.rate(c.lanes, c.request_bytes))
+    yield Explained("lanes", str(c.lanes), "measured", f"with this request they read {rate}/s, nearly the fastest")
+    yield Explained("request", format_bytes(c.request_bytes), "measured", "the smallest that reads nearly fastest")
+    group = max(1, c.request_bytes // expert)
+    each = f"{group} expert page{'s' if group > 1 else ''} a request"
+    yield Explained("group", each, "derived", f"a page is {format_bytes(expert)}")
+    least = smallest_ring(setting.manifest.tape)
+    why = f"least memory within {NEAR:.0%} of the least simulated TTFT; the largest pages need {format_bytes(least)}"
+    yield Explained("ring", format_bytes(arena.ring_bytes), "derived", why)
+    pinned = f"{len(arena.pinned)} of {len(setting.manifest.tape)} pages, {format_bytes(arena.pinned_bytes)}"
+    yield Explained("pinned", pinned, "derived", "the same depth in every layer, from its start; read once, then kept")
+    why = "from this expected share of used experts on, reading ahead of the routing is simulated to be faster"
+    yield Explained("read ahead", f"{c.speculative_share:.0%} of experts", "derived", why)
+    other = choice.runner_up
+    if other is not None:
+        o = other.configuration
+        kept = "all that fits" if o.pinned_bytes is None else format_bytes(o.pinned_bytes)
+        what = f"ring {format_bytes(o.ring_bytes)}, pinned {kept}: {other.cost_s:.3f} s in {format_bytes(other.peak_bytes)}"
+        here = (
+            f"chosen: {choice.chosen.cost_s:.3f} s in {format_bytes(choice.chosen.peak_bytes)}; {choice.tried} were simulated"
+        )
+        yield Explained("runner-up", what, "derived", here)

@@ -1,0 +1,40 @@
+"""What a profile was measured under: machine, limits, package. Where any of it differs, the machine is measured again."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from estream import __version__
+from estream.engine import machine
+from estream.engine.disk import disk_limits, disk_of
+from estream.package.manifest import MANIFEST
+from estream.package.package import Package
+
+
+def identity(package: Package, device: str, variant: str, threads: int, activations: str) -> dict[str, Any]:
+    """Everything that a profile depends on, as plain values."""
+    return {
+        "estream": __version__,
+        "package": _digest(package.path / MANIFEST),
+        "device": device,
+        "kernels": variant,
+        "threads": threads,
+        "activations": activations,
+        "processor": machine.processor_name(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "cpu_quota": machine.cpu_quota(),
+        "disk": disk_of(package.path),
+        "disk_limits": disk_limits(package.path),
+    }
+
+
+def short(key: Mapping[str, Any]) -> str:
+    """A name for these values."""
+    return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]

@@ -1,0 +1,80 @@
+"""Probes: what this machine's storage and processor do with one package's own pages. Seconds, inside the memory budget."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from estream import _native
+from estream.configurator.compute_probe import ComputeProbe
+from estream.configurator.profile import Profile, Storage
+from estream.configurator.simulate import Setting, Simulator
+from estream.configurator.simulated import Workload
+from estream.configurator.storage_probe import Scratch, StorageProbe
+from estream.devices.base import Device
+from estream.engine.configuration import Configuration
+from estream.engine.options import LoadOptions
+from estream.errors import BudgetError
+from estream.package.package import Package
+from estream.units import MiB, format_bytes
+
+#: Memory that probing takes where the budget allows, and the least that it can do with beside the largest pages.
+_USUAL_BYTES = 512 * MiB
+#: Left of the budget for what probing allocates beside that.
+_ASIDE = 16 * MiB
+_ROUNDS = 3
+
+
+def probe(package: Package, device: Device, options: LoadOptions, setting: Setting, key: Mapping[str, Any]) -> Profile:
+    """Measure storage, computing, and what they cost each other, with the package's own pages.
+
+    Takes a few seconds and at most what the budget leaves. Every figure is the median of repeated, interleaved samples.
+
+    Raises:
+        BudgetError: the budget leaves too little memory to probe with.
+        ReadError: the package could not be read.
+
+    """
+    size = min(_USUAL_BYTES, setting.capacity - _ASIDE) // (2 * MiB) * 2 * MiB
+    least = setting.floor(Workload.prompt(1))
+    if size < least.pages + least.activations:
+        raise BudgetError(f"a memory budget of {format_bytes(setting.budget)} leaves no room for probing", least.bytes)
+    arena = _native.Arena(size)
+    arena.populate(0, size)
+    pages = max(size // 2, least.pages)
+    scratch = Scratch(arena.bytes(), arena.address)
+    storage = StorageProbe(package, options.direct_io, scratch.part(0, pages))
+    computing = ComputeProbe(package, device, options.activations == "float", scratch, pages)
+    rates = storage.rates()
+    best = max(((n, int(p.x), p.value) for n, curve in rates.items() for p in curve.points), key=lambda item: item[2])
+    costs = computing.costs()
+    slower_compute, slower_read = computing.interference(storage, *best)
+    # What the device still holds would keep the arena alive beside the model's own.
+    device.release()
+    embedding = storage.embedding()
+    result = Storage(rates, embedding, slower_compute, slower_read)
+    profile = Profile(
+        name=f"{package.path.name} on this machine",
+        kind="measured",
+        storage=result,
+        costs=costs,
+        page_s=0.0,
+        process_bytes=setting.process_bytes,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        key=key,
+    )
+    return replace(profile, page_s=_page_seconds(setting, profile))
+
+
+def _page_seconds(setting: Setting, profile: Profile) -> float:
+    """What the host does for a page, timed by doing it: the sweep's own code over a reader and a device that do nothing."""
+    layers = max(1, min(setting.manifest.config.layers, 600 * setting.manifest.config.layers // len(setting.manifest.tape)))
+    simulator, samples = Simulator(setting, profile), []
+    for _ in range(_ROUNDS):
+        sweep = simulator.sweep(Configuration(), Workload.prompt(64), layers)
+        begin = time.thread_time()
+        sweep.run()
+        samples.append((time.thread_time() - begin) / sweep.pages)
+    return median(samples)

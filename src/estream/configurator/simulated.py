@@ -1,0 +1,197 @@
+"""A reader and a device that only let time pass: the engine's own sweep and pager run on them with a simulated clock."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from estream.configurator.profile import Profile
+from estream.engine.activations import Activations
+from estream.engine.batch import Batch
+from estream.engine.routing import RoutingLists
+from estream.engine.schedule import expected_share
+from estream.models.config import ModelConfig
+from estream.package.layout import PageSpec
+
+#: Of the experts that are predicted with few tokens, how many come true: measured, docs/experiments.md.
+PREDICTED_RIGHT = 0.9
+
+
+@dataclass
+class SimulatedClock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class SimulatedReader:
+    """Requests end one after another, in the order of asking, at the measured bandwidth of as many lanes as are busy."""
+
+    def __init__(self, clock: SimulatedClock, profile: Profile, lanes: int, request_bytes: int) -> None:
+        self._clock = clock
+        self._storage = profile.storage
+        self._lanes = lanes
+        self._request_bytes = request_bytes
+        self._in_flight: deque[float] = deque()
+        self._ready: list[float] = []
+        self._seconds: dict[tuple[int, int], float] = {}
+        self.busy_until = 0.0
+        self.bytes = 0
+        self.read_s = 0.0
+
+    def submit(self, file: int, offset: int, address: int, length: int, pages: Sequence[tuple[int, int, int, bool]]) -> int:
+        """As the native reader: cuts a run into requests, and returns the ticket of its first page."""
+        first, size = len(self._ready), self._request_bytes
+        ends = [self._request(min(size, length - begin)) for begin in range(0, length, size)]
+        for at, count, _, _ in pages:
+            self._ready.append(ends[(at + count - 1) // size])
+        self.bytes += length
+        return first
+
+    def _request(self, size: int) -> float:
+        while self._in_flight and self._in_flight[0] <= self._clock.now:
+            self._in_flight.popleft()
+        key = (min(self._lanes, 1 + len(self._in_flight)), size)
+        if key not in self._seconds:
+            self._seconds[key] = size / self._storage.rate(*key)
+        return self.occupy(self._seconds[key])
+
+    def occupy(self, seconds: float) -> float:
+        """The storage works for so long, after all that was asked before; returns when that ends."""
+        self.busy_until = max(self._clock.now, self.busy_until) + seconds
+        self.read_s += seconds
+        self._in_flight.append(self.busy_until)
+        return self.busy_until
+
+    def wait(self, ticket: int, timeout_s: float) -> tuple[str, int, int]:
+        """Lets the clock run until the page is there."""
+        self._clock.now = max(self._clock.now, self._ready[ticket])
+        return "ready", 0, 0
+
+    def is_published(self, ticket: int) -> bool:
+        return self._ready[ticket] <= self._clock.now
+
+    def cancel(self) -> None:
+        """Nothing runs on its own here."""
+
+
+class SimulatedEmbedding:
+    """The embedding rows: the lanes gather them before any page."""
+
+    def __init__(self, clock: SimulatedClock, reader: SimulatedReader, seconds: float) -> None:
+        self._clock = clock
+        self._end = reader.occupy(seconds)
+
+    def finish(self, out: np.ndarray) -> None:
+        self._clock.now = max(self._clock.now, self._end)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The shape of a batch: the ``lengths`` of its prompts and how many positions are ``wanted``."""
+
+    lengths: tuple[int, ...]
+    wanted: int
+
+    @staticmethod
+    def of(batch: Batch) -> "Workload":
+        return Workload(batch.lengths, len(batch.wanted))
+
+    @staticmethod
+    def prompt(tokens: int) -> "Workload":
+        return Workload((tokens,), 1)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+
+@dataclass
+class SimulatedDevice:
+    """Moves the clock by what each page costs. Nobody knows the routing beforehand: it is drawn evenly, from a fixed seed."""
+
+    clock: SimulatedClock
+    reader: SimulatedReader
+    profile: Profile
+    config: ModelConfig
+    workload: Workload
+    compute_s: float = 0.0
+    _routings: dict[int, RoutingLists] = field(default_factory=dict)
+
+    name: str = "simulated"
+    timed_rows: tuple[int, ...] = ()
+    kv_element_bytes: int = 4
+
+    def begin_sweep(self, batch: Batch, activations: Activations) -> None:
+        """Nothing has to be bound."""
+
+    def attention(self, spec: PageSpec, address: int) -> None:
+        wanted = self.workload.wanted if self._last(spec.layer) else None
+        self._compute(self.profile.costs.attention(spec, self.config, self.workload.lengths, wanted))
+
+    def route(self, spec: PageSpec, address: int) -> RoutingLists:
+        self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
+        return self._routing_of(spec.layer)
+
+    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
+        self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
+        config = self.config.moe
+        named = max(1, config.top_k // 4)
+        share = 1.0 - (1.0 - named / config.experts) ** self._rows(spec.layer)
+        used = sorted(self._routing_of(spec.layer).used)
+        others = [e for e in range(config.experts) if e not in set(used)]
+        count = min(len(used), max(1, round(share * config.experts)))
+        right = max(1, round(PREDICTED_RIGHT * count))
+        return frozenset(used[:right] + others[: count - right])
+
+    def begin_experts(self, routing: RoutingLists) -> None:
+        self._routing = routing
+
+    def expert(self, spec: PageSpec, address: int) -> None:
+        self._compute(self.profile.costs.expert(spec, self._routing.count(spec.expert)))
+
+    def end_experts(self) -> None:
+        """Nothing is left to combine."""
+
+    def final_norm(self, weight: np.ndarray) -> None:
+        """A few rows: no time worth counting."""
+
+    def release(self) -> None:
+        """Nothing is bound."""
+
+    def head(self, spec: PageSpec, address: int) -> None:
+        self._compute(self.profile.costs.head(spec, self.workload.wanted))
+
+    def _last(self, layer: int) -> bool:
+        return layer == self.config.layers - 1
+
+    def _rows(self, layer: int) -> int:
+        return self.workload.wanted if self._last(layer) else self.workload.tokens
+
+    def _routing_of(self, layer: int) -> RoutingLists:
+        if layer not in self._routings:
+            self._routings[layer] = draw_routing(self.config, self._rows(layer), layer)
+        return self._routings[layer]
+
+    def _compute(self, seconds: float) -> None:
+        """Computing alone for ``seconds``, longer for as long as the lanes take processor time and memory bandwidth."""
+        clock, slowdown = self.clock, self.profile.storage.compute_slowdown
+        reading = max(0.0, self.reader.busy_until - clock.now)
+        slowed = min(seconds * slowdown, reading)
+        spent = slowed + seconds - slowed / slowdown
+        self.compute_s += spent
+        clock.now += spent + self.profile.page_s
+
+
+def draw_routing(config: ModelConfig, rows: int, seed: int) -> RoutingLists:
+    """How many of ``rows`` tokens each expert gets, drawn evenly; the lists themselves stay empty."""
+    moe = config.moe
+    rng = np.random.default_rng(seed)
+    used = round(expected_share(config, rows) * moe.experts)
+    chosen = rng.permutation(moe.experts)[: max(used, min(moe.top_k, moe.experts))]
+    counts = np.zeros(moe.experts, np.int64)
+    counts[chosen] = 1
+    counts[chosen] += rng.multinomial(max(0, rows * moe.top_k - len(chosen)), np.full(len(chosen), 1 / len(chosen)))
+    return RoutingLists(np.empty(0, np.int32), np.empty(0, np.float32), np.concatenate(([0], np.cumsum(counts))))

@@ -1,0 +1,129 @@
+"""Probes of the storage: bandwidth as a function of request size and lanes, and the embedding's small reads."""
+
+import math
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+
+from estream import _native
+from estream.configurator.curve import Curve, Point
+from estream.engine.disk import disk_limits
+from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
+from estream.engine.pager import PAGES_FILE, Pager
+from estream.errors import ReadError
+from estream.package.package import Package
+from estream.units import KiB, MiB
+
+LANES = (1, 2, 4, 8)
+REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB, 8 * MiB)
+#: No more is kept in flight: larger combinations bring nothing and take long on slow disks.
+_MOST_IN_FLIGHT = 32 * MiB
+#: Interleaved rounds over all combinations, cut short (but not the first) after some seconds.
+_ROUNDS, _SECONDS = 3, 4.0
+#: How long one sample should take, and its least size: throttles let small bursts pass at full speed.
+_SAMPLE_SECONDS, _SAMPLE_BYTES = 0.04, 4 * MiB
+_EMBEDDING_ROWS = (1, 128, 1024)
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Memory that a probe may overwrite: uint8 [bytes] at ``address``."""
+
+    memory: np.ndarray
+    address: int
+
+    def __len__(self) -> int:
+        return len(self.memory)
+
+    def part(self, begin: int, end: int) -> "Scratch":
+        return Scratch(self.memory[begin:end], self.address + begin)
+
+
+class StorageProbe:
+    """Reads stretches of ``pages.bin`` ever further on in the file, past the page cache where the file system can."""
+
+    def __init__(self, package: Package, direct_io: bool, scratch: Scratch) -> None:
+        self._package = package
+        self._direct = direct_io
+        self._scratch = scratch
+        self._size = package.manifest.pages_bytes
+        self._next = 0
+
+    def into(self, scratch: Scratch) -> "StorageProbe":
+        """The same, reading into other memory."""
+        return StorageProbe(self._package, self._direct, scratch)
+
+    def rates(self) -> dict[int, Curve]:
+        """Bytes per second for each number of lanes, as a function of the bytes of a request."""
+        most = min(_MOST_IN_FLIGHT, len(self._scratch), self._size)
+        pairs = [(n, r) for n in LANES for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
+        usual = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
+        samples: dict[tuple[int, int], list[float]] = defaultdict(list)
+        end = time.perf_counter() + _SECONDS
+        for round_ in range(_ROUNDS):
+            for lanes, request in pairs:
+                if round_ == 0 or time.perf_counter() < end:
+                    wanted = max(int(usual * _SAMPLE_SECONDS), 2 * lanes * request, _SAMPLE_BYTES)
+                    samples[lanes, request].append(self.sample(lanes, request, wanted))
+        # A burst may exceed what the control group grants in the long run.
+        granted = disk_limits(self._package.path).get("rbps", math.inf)
+        kept = {pair: [min(rate, granted) for rate in rates] for pair, rates in samples.items()}
+        return {n: Curve.of(Point.of(r, kept[n, r]) for k, r in pairs if k == n) for n in sorted({n for n, _ in pairs})}
+
+    def sample(self, lanes: int, request: int, size: int) -> float:
+        """Bytes per second of reading one stretch of about ``size`` bytes."""
+        reader = self.reader(lanes, request)
+        begin = time.perf_counter()
+        size = self.read(reader, request, size)
+        return size / (time.perf_counter() - begin)
+
+    def reader(self, lanes: int, request: int) -> "_native.Reader":
+        return self._package.open_reader(lanes, request, self._direct)
+
+    def read(self, reader: "_native.Reader", request: int, size: int) -> int:
+        """Read the next stretch of about ``size`` bytes; returns how many.
+
+        Raises:
+            ReadError: the file could not be read.
+
+        """
+        ticket, length = self.start(reader, request, size)
+        while (outcome := reader.wait(ticket, 0.1))[0] == "pending":
+            pass
+        if outcome[0] != "ready":
+            raise ReadError(f"{self._package.pages_path}: probing failed at offset {outcome[2]} ({outcome[0]}); check the disk")
+        return length
+
+    def start(self, reader: "_native.Reader", request: int, size: int) -> tuple[int, int]:
+        """Ask for the next stretch; returns its ticket and length."""
+        length = min(
+            max(size // request, 1) * request, len(self._scratch) // request * request, self._size // request * request
+        )
+        length = length or min(len(self._scratch), self._size)
+        if self._next + length > self._size:
+            self._next = 0
+        ticket = reader.submit(PAGES_FILE, self._next, self._scratch.address, length, [(0, length, 0, False)])
+        self._next += length
+        return ticket, length
+
+    def embedding(self) -> Curve:
+        """Seconds to gather a number of random embedding rows with four lanes."""
+        manifest = self._package.manifest
+        reader = self.reader(4, 2 * MiB)
+        pager = Pager(reader, [self._package.pages_path, self._package.embedding_path], (), 2 * MiB, {})
+        room = len(self._scratch) // scratch_bytes_per_row(manifest.embedding_record_bytes) // 2
+        rng, points = np.random.default_rng(0), []
+        for rows in sorted({min(r, room, manifest.config.vocabulary) for r in _EMBEDDING_ROWS}):
+            samples = []
+            for _ in range(_ROUNDS):
+                ids = rng.integers(0, manifest.config.vocabulary, rows).astype(np.int32)
+                out = np.empty((rows, manifest.config.hidden), np.float32)
+                begin = time.perf_counter()
+                embedding = EmbeddingReader(self._package, reader, pager)
+                embedding.start(ids, self._scratch.memory, self._scratch.address)
+                embedding.finish(out)
+                samples.append(time.perf_counter() - begin)
+            points.append(Point.of(rows, samples))
+        return Curve.of(points)
