@@ -1,5 +1,6 @@
 """``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says what failed."""
 
+import logging
 import os
 import sys
 from typing import Annotated
@@ -45,6 +46,8 @@ app.command("doctor")(doctor.doctor_command)
 
 def main() -> None:
     """The console script."""
+    logging.basicConfig(format="estream: %(message)s", level=logging.WARNING)
+    logging.getLogger("estream").setLevel(logging.INFO)
     try:
         try:
             app()

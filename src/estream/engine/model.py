@@ -90,6 +90,7 @@ class Model:
             self._options.activations == "float",
             self._device.kv_element_bytes,
         )
+        self._setting = setting
         configured = configure(self._package, self._device, self._options, setting)
         self._configuration = configured.configuration
         self._watch = PredictionWatch(configured)
