@@ -10,9 +10,10 @@ from conftest import DEMO
 
 from estream.conversion import convert
 from estream.errors import PackageError
-from estream.package.layout import Quantization, build_tape, group_for
+from estream.package.layout import Quantization, build_tape
 from estream.package.manifest import seal
 from estream.package.package import Package, open_package
+from estream.package.parts import group_for
 from estream.package.verify import verify
 from estream.synth import SHAPES
 from estream.units import MiB

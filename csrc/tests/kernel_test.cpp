@@ -27,7 +27,7 @@ void check_rope(const Kernels& kernels, Random& random, int half) {
   std::vector<double> want(x.size());
   for (int i = 0; i < 6 * half; i++)
     want[i] = double{x[i]} * c[i % half] + (i / half % 2 ? double{x[i - half]} : -double{x[i + half]}) * s[i % half];
-  kernels.rope(x.data(), c.data(), s.data(), 3, 2 * half);
+  kernels.rope(x.data(), c.data(), s.data(), 3, 2 * half, 2 * half);
   CHECK(close(want, x));
 }
 
@@ -135,7 +135,7 @@ void routing_breaks_ties_by_id() {
   std::vector<int32_t> ids(kRows * kTop);
   for (int i = 0; i < kRows * kExperts; i++) logits[i / kExperts * kLanes + i % kExperts] = static_cast<float>(random.below(4));
   for (const bool normalise : {false, true}) {
-    route({kExperts, kTop, normalise}, logits.data(), kRows, kLanes, ids.data(), weights.data());
+    route({kExperts, kTop, Scoring::softmax, normalise}, {}, logits.data(), kRows, kLanes, ids.data(), weights.data());
     for (int r = 0; r < kRows; r++)
       check_routing(&logits[r * kLanes], kExperts, kTop, normalise, &ids[r * kTop], &weights[r * kTop]);
   }

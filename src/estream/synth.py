@@ -10,8 +10,9 @@ from estream.conversion import DENSE_BITS, ConvertOptions, Progress
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
-from estream.package.layout import FloatPart, MatrixPart, PageSpec, Quantization, build_tape
+from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
+from estream.package.parts import FloatPart, MatrixPart
 from estream.package.writer import PackageSpec, embedding_rows_per_write, write_package
 
 #: config.json of published models, as far as the shape is concerned.

@@ -9,8 +9,8 @@ import typer
 
 from estream.cli.output import print_json, print_pairs, progress, say
 from estream.errors import PackageError
-from estream.package.layout import MatrixPart
 from estream.package.package import Package, open_package
+from estream.package.parts import MatrixPart
 from estream.package.verify import verify
 from estream.units import format_bytes
 

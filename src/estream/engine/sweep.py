@@ -13,6 +13,7 @@ from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
 from estream.package.manifest import Page
+from estream.package.package import FinalNorm
 from estream.report.timeline import COMPUTE, LAYER, Timeline
 
 
@@ -20,18 +21,22 @@ from estream.report.timeline import COMPUTE, LAYER, Timeline
 class _Layer:
     attention: Page
     router: Page
+    shared: list[Page] = field(default_factory=list)
     experts: list[Page] = field(default_factory=list)
 
 
 class Sweep:
     """Runs batches over a tape. ``compute_s`` is the time inside the device during the last run."""
 
-    def __init__(self, tape: Sequence[Page], device: Device, pager: Pager, final_norm: np.ndarray) -> None:
+    def __init__(self, tape: Sequence[Page], device: Device, pager: Pager, final_norm: FinalNorm) -> None:
         self._device = device
         self._pager = pager
         self._final_norm = final_norm
-        by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in ("attention", "router", "expert", "head")}
+        kinds = ("attention", "router", "shared", "expert", "head")
+        by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
+        for page in by_kind["shared"]:
+            self._layers[page.spec.layer].shared.append(page)
         for page in by_kind["expert"]:
             self._layers[page.spec.layer].experts.append(page)
         self._head = by_kind["head"]
@@ -62,6 +67,9 @@ class Sweep:
                 with self._computing(following):
                     self._pager.predict(index + 1, self._device.predict(following.spec, routers[index + 1]))
             self._device.begin_experts(routing)
+            for page in layer.shared:
+                with self._pager.page(page) as address, self._computing(page):
+                    self._device.shared(page.spec, address)
             for page in layer.experts:
                 if page.spec.expert in used:
                     with self._pager.page(page) as address, self._computing(page):
@@ -69,7 +77,7 @@ class Sweep:
             self._device.end_experts()
             if self.timeline:
                 self.timeline.span(LAYER, f"layer {index}", begin, time.perf_counter())
-        self._device.final_norm(self._final_norm)
+        self._device.final_norm(*self._final_norm)
         for page in self._head:
             with self._pager.page(page) as address, self._computing(page):
                 self._device.head(page.spec, address)

@@ -1,0 +1,15 @@
+"""What a tiny model is made of."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Shapes = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TinyFamily:
+    """A family's classes in transformers, and values of their configs by what is particular about them."""
+
+    config: type
+    model: type
+    shapes: Shapes
