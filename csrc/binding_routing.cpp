@@ -59,7 +59,8 @@ void bind_routing(nb::module_& m) {
       [](const Floats& logits, int column, const Array<float, 1>& gates) {
         require(column >= 0 && column < static_cast<int>(logits.shape(1)) && gates.shape(0) == logits.shape(0),
                 "sigmoid_gates: shapes differ");
-        sigmoid_gates(logits.data(), static_cast<int>(logits.shape(0)), static_cast<int>(logits.shape(1)), column, gates.data());
+        sigmoid_gates(logits.data(), static_cast<int>(logits.shape(0)), static_cast<int>(logits.shape(1)), column,
+                      gates.data());
       },
       "logits"_a.noconvert(), "column"_a, "gates"_a.noconvert(), ReleaseGil());
 }

@@ -37,8 +37,8 @@ DAMAGE = {
     "not JSON": (lambda p: (p / "manifest.json").write_text("{"), "not valid JSON"),
     "another format": (lambda p: (p / "manifest.json").write_text("[]"), "not an estream package"),
     "another version": (
-        lambda p: _manifest(p, lambda d: d.update(version=2)),
-        "package format version 2, but this estream reads version 1",
+        lambda p: _manifest(p, lambda d: d.update(version=1)),
+        "package format version 1, but this estream reads version 2",
     ),
     "another device": (
         lambda p: _manifest(p, lambda d: d.update(device="qnn")),
