@@ -83,7 +83,7 @@ REFUSED = [
     ),
     ("gpt_oss", {"swiglu_limit": 0.0}, "'swiglu_limit' must be positive"),
     ("gpt_oss", {"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "'layer_types' must name"),
-    ("granite_moe", {"logits_scaling": 0.0}, "'logits_scaling' must not be 0"),
+    ("granite_moe", {"logits_scaling": 0.0}, "'logits_scaling' must be a positive number"),
     ("phimoe", {"num_experts_per_tok": 3}, "'num_experts_per_tok' is 3"),
     ("phimoe", {"rope_parameters": LONG_ROPE | {"long_factor": [1.0]}}, "'long_factor' must be a list of 8 numbers"),
     ("phimoe", {"rope_parameters": LONG_ROPE | {"rope_type": "su"}}, "of type 'su'"),

@@ -28,17 +28,10 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         router_bias=True,
         expert_bias=True,
         gate_alpha=hf.number("swiglu_alpha", 1.702),
-        gate_limit=_positive(hf, "swiglu_limit", 7.0),
+        gate_limit=hf.positive("swiglu_limit", 7.0),
     )
     config = read_decoder(NAME, hf, attention, moe)
     return with_window(config, hf.count("sliding_window"), _windowed_layers(hf))
-
-
-def _positive(hf: HfConfig, key: str, default: float) -> float:
-    value = hf.number(key, default)
-    if value <= 0:
-        raise CheckpointError(f"config.json: '{key}' must be positive, found {value!r}")
-    return value
 
 
 def _windowed_layers(hf: HfConfig) -> list[int]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from estream.errors import CheckpointError
 from estream.models.config import LayerTensors, MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import MoeNames, decoder_tensors, fused_mlp, read_attention, read_decoder, read_moe
 from estream.models.huggingface import HfConfig
@@ -29,7 +28,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     biased = hf.flag("attention_bias", False)
     attention = replace(
         read_attention(hf, hf.integer("hidden_size")),
-        scale=hf.number("attention_multiplier", 1.0),
+        scale=hf.positive("attention_multiplier", 1.0),
         input_bias=biased,
         output_bias=biased,
     )
@@ -38,14 +37,11 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         read_moe(hf, "intermediate_size", normalise=True),
         shared_width=hf.count("shared_intermediate_size"),
     )
-    divisor = hf.number("logits_scaling", 1.0)
-    if divisor == 0:
-        raise CheckpointError("config.json: 'logits_scaling' must not be 0")
     return replace(
         read_decoder(NAME, hf, attention, moe),
         embedding_factor=hf.number("embedding_multiplier", 1.0),
         residual_factor=hf.number("residual_multiplier", 1.0),
-        logits_factor=1.0 / divisor,
+        logits_factor=1.0 / hf.positive("logits_scaling", 1.0),
     )
 
 

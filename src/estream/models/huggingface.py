@@ -33,6 +33,12 @@ class HfConfig:
             raise CheckpointError(f"config.json: '{key}' must be a number, found {value!r}")
         return float(value)
 
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise CheckpointError(f"config.json: '{key}' must be a positive number, found {value!r}")
+        return value
+
     def count(self, key: str, default: int = 0) -> int:
         """A whole number that may be zero."""
         value = self.values.get(key)

@@ -53,9 +53,7 @@ def read_rope(hf: HfConfig, head_dim: int) -> RopeConfig:
         raise CheckpointError(f"config.json: rotary positions of type {kind!r} are not supported; known: {', '.join(_KEYS)}")
     if unknown := sorted(set(parameters.values) - _COMMON - _KEYS[kind]):
         raise CheckpointError(f"config.json: rotary positions of type {kind!r} have an unknown parameter '{unknown[0]}'")
-    theta = (parameters if "rope_theta" in parameters.values else hf).number("rope_theta")
-    if theta <= 0:
-        raise CheckpointError(f"config.json: 'rope_theta' must be a positive number, found {theta!r}")
+    theta = (parameters if "rope_theta" in parameters.values else hf).positive("rope_theta")
     partial = parameters if "partial_rotary_factor" in parameters.values else hf
     dims = int(head_dim * partial.number("partial_rotary_factor", 1.0))
     if not 2 <= dims <= head_dim or dims % 2:
@@ -66,10 +64,10 @@ def read_rope(hf: HfConfig, head_dim: int) -> RopeConfig:
     )
     match kind:
         case "linear":
-            return RopeConfig(theta, dims, "linear", parameters.number("factor"))
+            return RopeConfig(theta, dims, "linear", parameters.positive("factor"))
         case "llama3":
             low, high = parameters.number("low_freq_factor"), parameters.number("high_freq_factor")
-            factor = parameters.number("factor")
+            factor = parameters.positive("factor")
             return RopeConfig(theta, dims, kind, factor, original, low_frequency_factor=low, high_frequency_factor=high)
         case "yarn":
             return _yarn(parameters, theta, dims, original)
@@ -79,7 +77,7 @@ def read_rope(hf: HfConfig, head_dim: int) -> RopeConfig:
 
 
 def _yarn(parameters: HfConfig, theta: float, dims: int, original: int) -> RopeConfig:
-    factor = parameters.number("factor")
+    factor = parameters.positive("factor")
     weight, weight_all = parameters.number("mscale", 0.0), parameters.number("mscale_all_dim", 0.0)
     # DeepSeek sharpens part of it here and the rest in the scale of the scores.
     magnitude = yarn_magnitude(factor)
