@@ -10,4 +10,5 @@ NB_MODULE(_native, m) {
   estream::binding::bind_packing(m);
   estream::binding::bind_device(m);
   estream::binding::bind_routing(m);
+  estream::binding::bind_linear(m);
 }

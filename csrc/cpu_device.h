@@ -30,6 +30,11 @@ struct AttentionShape {
   int window = 0;  // keys that a query sees, its own among them; 0 for all before it
 };
 
+// Heads of linear attention; a key head serves a group of value heads. A row of its input is all queries, all keys, all values.
+struct DeltaShape {
+  int key_heads, value_heads, key_dim, value_dim;
+};
+
 // What happens to the products of a matrix.
 struct ProductOptions {
   bool accumulate = false;      // added to what is there
@@ -97,6 +102,12 @@ class CpuDevice {
               const ExpertScratch& scratch, float* y, int64_t y_stride);
   // y[to.rows[i]] += to.weights[i] * x[i]; no row may be named twice.
   void scatter_add(Rows x, const Scatter& to, Rows y);
+  // Rows of x before the first of y are those before it in the batch; a row looks back only as far as its position.
+  void causal_conv(Rows x, const int32_t* positions, const float* weight, int taps, Rows y);
+  // y = x * silu(gates) or x * sigmoid(gates); columns of y behind the last gate are set to zero.
+  void gate(Rows x, Rows gates, bool with_silu, Rows y);
+  // decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
+  void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
 
  private:
   // The products of all panels, by rows or by tiles of 16 rows.
@@ -115,5 +126,9 @@ class CpuDevice {
   // Rows in tile order; grows to the widest matrix once.
   std::unique_ptr<Arena> tiles_;
 };
+
+// From projected rates and steps [rows, 2 * heads] to decays and rates, in place: exp(-exp(log_rates) * softplus(step + bias))
+// and sigmoid(rate).
+void delta_gates(Rows x, const float* log_rates, const float* bias);
 
 }  // namespace estream

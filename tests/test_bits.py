@@ -62,7 +62,7 @@ def test_logits_are_identical(package, alone, spare, threads, lanes, request, ch
     options = LoadOptions(budget(package, prompts, spare * MiB), threads, "cpu", "int8", lanes, request, direct)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "CHUNK", chunk)
-        for module in ("cpu", "cpu_attention", "cpu_mlp"):
+        for module in ("cpu", "cpu_attention", "cpu_delta", "cpu_mlp"):
             patch.setattr(f"estream.devices.{module}.CHUNK", chunk)
         patch.setattr(activations, "EXPERT_ROWS", max(1, chunk // 2))
         patch.setattr(memory, "READ_WINDOW", window * MiB)

@@ -25,7 +25,9 @@ def make_tiny(folder: Path, family: str, shape: dict[str, Any], seed: int = 0, *
     with torch.no_grad():
         for name, parameter in [*model.named_parameters(), *corrections]:
             norm = "norm" in name and name.endswith("weight")
-            parameter.normal_(1.0 if norm else 0.0, 0.1 if norm else 1.0 if name.endswith("sinks") else 0.12)
+            # Some norms hold their weight less one: around where it begins in either case.
+            centre = parameter.flatten()[0].item() if norm else 0.0
+            parameter.normal_(centre, 0.1 if norm else 1.0 if name.endswith("sinks") else 0.12)
     model.save_pretrained(folder, **save)
     return model
 

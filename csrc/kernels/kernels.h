@@ -114,6 +114,32 @@ ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   return kQueryBlock * (kKeysAtOnce + padded + 2 + kKeysAtOnce / 2 + head_dim / 2);
 }
 
+// One head of linear attention over the tokens of a chunk, in order.
+struct DeltaJob {
+  const float* queries;  // key_dim of each row; rows are stride apart, for keys and values too
+  const float* keys;
+  const float* values;
+  int64_t stride;
+  const float* decays;  // one of each row, gate_stride apart: what the state keeps, and how much of an error is corrected
+  const float* rates;
+  int64_t gate_stride;
+  const int32_t* positions;  // where it is 0 the state begins empty
+  int rows;
+  int key_dim;
+  int value_dim;  // a multiple of 16
+  float* state;   // [key_dim, value_dim], kept from chunk to chunk
+  float* out;
+  int64_t out_stride;
+  float* scratch;  // 2 * key_dim floats
+};
+
+struct LinearKernels {
+  // x is one row; `history` rows before it count. weight [taps, columns], then silu.
+  void (*causal_conv)(const float* x, int64_t stride, int history, const float* weight, int taps, float* y, int columns);
+  void (*gate_row)(const float* x, const float* gate, bool with_silu, float* y, int columns);
+  void (*delta_rule)(const DeltaJob& job);
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
@@ -131,6 +157,7 @@ struct Kernels {
   void (*router)(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int lanes, float* logits);
   AttentionKernels attention_float32;
   AttentionKernels attention;  // the fast one: in bfloat16 where the processor has it
+  LinearKernels linear;
   void (*add)(const float* x, float weight, float* y, int columns);
   // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
   uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);

@@ -192,3 +192,23 @@ def route(
     correction: int = 0,
 ) -> None: ...
 def sigmoid_gates(logits: NDArray[numpy.float32], column: int, gates: NDArray[numpy.float32]) -> None: ...
+
+class DeltaShape:
+    def __init__(self, key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> None: ...
+
+def causal_conv(
+    device: CpuDevice, x: NDArray[numpy.float32], positions: NDArray[numpy.int32], weight: int, y: NDArray[numpy.float32]
+) -> None: ...
+def gate(
+    device: CpuDevice, x: NDArray[numpy.float32], gates: NDArray[numpy.float32], silu: bool, y: NDArray[numpy.float32]
+) -> None: ...
+def delta_gates(x: NDArray[numpy.float32], log_rates: int, bias: int) -> None: ...
+def delta_rule(
+    device: CpuDevice,
+    shape: DeltaShape,
+    mixed: NDArray[numpy.float32],
+    decays_and_rates: NDArray[numpy.float32],
+    positions: NDArray[numpy.int32],
+    state: NDArray[numpy.float32],
+    out: NDArray[numpy.float32],
+) -> None: ...

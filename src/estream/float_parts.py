@@ -40,7 +40,9 @@ def _values(checkpoint: HfCheckpoint, tensors: ModelTensors, spec: PageSpec, par
     if part.name == "router":
         gate = [] if layer.shared_gate is None else [read(layer.shared_gate)]
         return np.concatenate([read(layer.parts["router"]), *gate]).T
-    return read(layer.parts[part.name])
+    values = read(layer.parts[part.name])
+    # A convolution is stored by taps, as its kernel reads it.
+    return values.reshape(part.shape[::-1]).T if part.name == "conv" else values
 
 
 def _expert_bias(checkpoint: HfCheckpoint, expert: MlpTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:

@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint folder: ``config.json`` and safetensors in one file or in shards, with or without index."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +87,8 @@ class HfCheckpoint:
         """
         tensor = self.tensors[ref.name]
         vector = len(tensor.shape) == (1 if ref.expert is None else 2)
-        rows, columns = (1, tensor.shape[-1]) if vector else tensor.shape[-2:]
+        columns = tensor.shape[-1]
+        rows = 1 if vector else math.prod(tensor.shape[:-1]) if ref.expert is None else tensor.shape[-2]
         matrix_start = 0 if ref.expert is None else ref.expert * rows
         if vector or ref.transposed or ref.step > 1:
             whole = self._read(tensor, matrix_start, rows, columns)
@@ -110,7 +112,7 @@ class HfCheckpoint:
         values = values.reshape(-1) if len(ref.shape) == (1 if ref.expert is None else 2) else values
         if not np.isfinite(values).all():
             raise CheckpointError(f"{self.tensors[ref.name].file.name}: tensor '{ref.name}' holds values that are not finite")
-        return values
+        return values + np.float32(ref.added) if ref.added else values
 
 
 def _part(rows: np.ndarray, ref: TensorRef, first: int, count: int | None) -> np.ndarray:

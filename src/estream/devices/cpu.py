@@ -4,6 +4,7 @@ import numpy as np
 
 from estream import _native
 from estream.devices.cpu_attention import cpu_attention
+from estream.devices.cpu_delta import DeltaAttention
 from estream.devices.cpu_mlp import CpuMlp
 from estream.devices.cpu_page import BoundPage, CpuLinear
 from estream.engine.activations import CHUNK, Activations
@@ -21,6 +22,7 @@ class CpuDevice:
         self._native = _native.CpuDevice(threads, float_activations)
         self._linear = CpuLinear(self._native, config, float_activations)
         self._attention = cpu_attention(config, self._linear)
+        self._delta = DeltaAttention(config, self._linear) if config.attention.delta else None
         self._mlp = CpuMlp(config, self._linear)
 
     @property
@@ -47,10 +49,13 @@ class CpuDevice:
         if self._config.embedding_factor != 1.0:
             self._residual *= np.float32(self._config.embedding_factor)
         self._attention.begin(batch, activations)
+        if self._delta:
+            self._delta.begin(batch, activations)
         self._mlp.begin(activations)
 
     def attention(self, spec: PageSpec, address: int) -> None:
-        self._residual = self._attention.run(BoundPage(spec, address), spec.layer == self._config.layers - 1)
+        linear = self._delta if spec.layer in self._config.attention.delta_layers else None
+        self._residual = (linear or self._attention).run(BoundPage(spec, address), spec.layer == self._config.layers - 1)
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         return self._mlp.route(BoundPage(spec, address), self._residual)

@@ -50,7 +50,7 @@ class CpuAttention(ABC):
         a, tokens = self._a, self._batch.tokens
         for first in range(0, tokens, CHUNK):
             rows = np.arange(first, min(first + CHUNK, tokens), dtype=np.int32)
-            self._normalise(page, a.residual[first : first + CHUNK])
+            self._linear.inputs(page, a.residual[first : first + CHUNK], a)
             self._store(page, rows)
             if not last:
                 self._attend(page, rows, a.residual[first : first + CHUNK])
@@ -59,13 +59,9 @@ class CpuAttention(ABC):
         wanted, residual = self._batch.wanted, a.last_residual
         np.take(a.residual, wanted, axis=0, out=residual)
         for first in range(0, len(wanted), CHUNK):
-            self._normalise(page, residual[first : first + CHUNK])
+            self._linear.inputs(page, residual[first : first + CHUNK], a)
             self._attend(page, wanted[first : first + CHUNK], residual[first : first + CHUNK])
         return residual
-
-    def _normalise(self, page: BoundPage, residual: np.ndarray) -> None:
-        self._linear.norm(page, "input_norm", residual, self._a.normed[: len(residual)])
-        self._linear.quantize(self._a.normed, len(residual), self._config.hidden, self._a.normed_quantized)
 
     def _store(self, page: BoundPage, rows: np.ndarray) -> None:
         keys, values = self.keys_and_values(page, rows)
@@ -86,6 +82,9 @@ class CpuAttention(ABC):
             attended,
             page.floats("sinks"),
         )
+        if self._attention.output_gate:
+            self._from_rows(page, "q_gate", a.gates[: len(rows)])
+            _native.gate(self._native, attended, a.gates[: len(rows)], False, attended)
         self._linear.quantize(a.attended, len(rows), self._attention.output_width, a.attended_quantized)
         self._linear.project(page, "o", (a.attended, a.attended_quantized), residual, add=True)
 

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from estream import _native
-from estream.engine.activations import QuantizedArrays
+from estream.engine.activations import Activations, QuantizedArrays
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 from estream.package.parts import MatrixPart
@@ -49,6 +49,11 @@ class CpuLinear:
             self.native.layer_norm(x, weight, bias, columns, eps, y)
         else:
             self.native.rms_norm(x, weight, columns, eps, y)
+
+    def inputs(self, page: BoundPage, residual: np.ndarray, a: Activations) -> None:
+        """Normalise rows of the residual into ``a.normed``, for the products of an attention block."""
+        self.norm(page, "input_norm", residual, a.normed[: len(residual)])
+        self.quantize(a.normed, len(residual), self.config.hidden, a.normed_quantized)
 
     def quantize(self, x: np.ndarray, rows: int, columns: int, to: QuantizedArrays) -> None:
         if not self.exact:

@@ -7,7 +7,7 @@ import numpy as np
 
 from estream import _native
 from estream.engine.batch import Batch
-from estream.models.config import ModelConfig
+from estream.models.config import DeltaConfig, ModelConfig
 from estream.package.layout import Quantization, router_lanes
 from estream.package.parts import LANES, group_for
 from estream.units import round_up
@@ -97,6 +97,15 @@ class ActivationPlan:
     query_latent_quantized: QuantizedPlan
     plain_keys: Array  # [C, heads * (head_dim - rotated)]
     rotated_keys: Array  # [C, rotated], which all heads share
+    gates: Array  # [C, output_width], where outputs are gated
+    linear_inputs: Array  # [C + taps - 1, mixed_width]: the last rows of the chunk before, then this chunk's
+    linear_mixed: Array  # [C, mixed_width]
+    linear_rates: Array  # [C, 2 * value_heads]
+    linear_gates: Array  # [C, value_width]
+    linear_state: Array  # [value_heads, key_dim, value_dim], of the prompt at hand
+    linear_read: Array  # [C, value_width], and the same gated
+    linear_out: Array
+    linear_out_quantized: QuantizedPlan
     attended: Array  # [C, output_width]
     attended_quantized: QuantizedPlan
     angles: Array  # [2, C, rotated / 2]
@@ -169,6 +178,15 @@ class Activations:
     query_latent_quantized: QuantizedArrays
     plain_keys: np.ndarray
     rotated_keys: np.ndarray
+    gates: np.ndarray
+    linear_inputs: np.ndarray
+    linear_mixed: np.ndarray
+    linear_rates: np.ndarray
+    linear_gates: np.ndarray
+    linear_state: np.ndarray
+    linear_read: np.ndarray
+    linear_out: np.ndarray
+    linear_out_quantized: QuantizedArrays
     attended: np.ndarray
     attended_quantized: QuantizedArrays
     angles: np.ndarray
@@ -205,6 +223,7 @@ def plan_activations(
     def quantized(rows: int, width: int) -> QuantizedPlan:
         return QuantizedPlan(rows, padded(width), group_for(width, quantization.group))
 
+    delta = attention.delta or DeltaConfig(0, 0, 0, 0, 1)
     latent = attention.latent
     kv_rank, query_rank = (latent.kv_rank, latent.query_rank) if latent else (0, 0)
     plain, rotated = (attention.head_dim - attention.rope.dims, attention.rope.dims) if latent else (0, 0)
@@ -234,6 +253,15 @@ def plan_activations(
         query_latent_quantized=quantized(chunk, query_rank),
         plain_keys=floats(chunk, attention.heads * plain),
         rotated_keys=floats(chunk, rotated),
+        gates=floats(chunk, attention.output_width if attention.output_gate else 0),
+        linear_inputs=floats(chunk + delta.taps - 1, delta.mixed_width),
+        linear_mixed=floats(chunk, delta.mixed_width),
+        linear_rates=floats(chunk, 2 * delta.value_heads),
+        linear_gates=floats(chunk, delta.value_width),
+        linear_state=floats(delta.value_heads, delta.key_dim, delta.value_dim),
+        linear_read=floats(chunk, delta.value_width),
+        linear_out=floats(chunk, padded(delta.value_width)),
+        linear_out_quantized=quantized(chunk, delta.value_width),
         attended=floats(chunk, padded(attention.output_width)),
         attended_quantized=quantized(chunk, attention.output_width),
         angles=floats(2, chunk, attention.rope.dims // 2),

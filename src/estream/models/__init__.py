@@ -31,6 +31,7 @@ _MODULES = (
     "phimoe",
     "qwen2_moe",
     "qwen3_moe",
+    "qwen3_next",
 )
 
 FAMILIES: tuple[Family, ...] = tuple(cast("Family", import_module(f"{__name__}.{name}")) for name in _MODULES)

@@ -26,13 +26,36 @@ class LatentConfig:
 
 
 @dataclass(frozen=True)
+class DeltaConfig:
+    """Linear attention by the gated delta rule (arXiv 2412.06464): a causal convolution over ``taps`` tokens, then for each
+    value head a state [key_dim, value_dim] that every token corrects and reads. A key head serves a group of value heads.
+    """
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    taps: int
+
+    @property
+    def value_width(self) -> int:
+        return self.value_heads * self.value_dim
+
+    @property
+    def mixed_width(self) -> int:
+        """Queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_width
+
+
+@dataclass(frozen=True)
 class AttentionConfig:
-    """Causal attention with rotary positions: grouped-query, or latent.
+    """Causal attention with rotary positions: grouped-query, or latent; in ``delta_layers`` linear instead.
 
     ``scale`` multiplies the scores. ``qk_norm`` says over what queries and keys are normalised before the rotation: the
     whole projection (OLMoE), each head (Qwen3) or nothing. ``clip`` bounds queries, keys and values. ``input_bias`` and
     ``output_bias``: queries, keys and values, or the output, have biases. ``sinks``: each head has a score without value.
-    In ``window_layers`` a token sees ``window`` tokens, itself among them.
+    ``output_gate``: the output is multiplied by sigmoids of a projection. In ``window_layers`` a token sees ``window``
+    tokens, itself among them.
     """
 
     heads: int
@@ -49,6 +72,9 @@ class AttentionConfig:
     window: int = 0
     window_layers: tuple[int, ...] = ()
     latent: LatentConfig | None = None
+    output_gate: bool = False
+    delta: DeltaConfig | None = None
+    delta_layers: tuple[int, ...] = ()
 
     @property
     def query_width(self) -> int:
@@ -141,10 +167,13 @@ class ModelConfig:
         try:
             fields = _tuples(data)
             attention, moe = _tuples(fields.pop("attention")), _tuples(fields.pop("moe"))
-            rope, latent = RopeConfig(**_tuples(attention.pop("rope"))), attention.pop("latent")
+            rope, latent, delta = (attention.pop(key) for key in ("rope", "latent", "delta"))
             return ModelConfig(
                 attention=AttentionConfig(
-                    rope=rope, latent=None if latent is None else LatentConfig(**_tuples(latent)), **attention
+                    rope=RopeConfig(**_tuples(rope)),
+                    latent=None if latent is None else LatentConfig(**latent),
+                    delta=None if delta is None else DeltaConfig(**delta),
+                    **attention,
                 ),
                 moe=MoeConfig(**moe),
                 **fields,
@@ -163,7 +192,8 @@ class TensorRef:
 
     ``expert`` takes one expert's matrix of a fused tensor (or its vector, of fused biases). Of its rows,
     ``first_row``, ``first_row`` + ``step``, ... are taken, ``all_rows`` of them (0: all), in ``order`` where one is given.
-    A ``transposed`` matrix is stored [inputs, outputs]. ``shape`` is the whole tensor's.
+    A ``transposed`` matrix is stored [inputs, outputs]. ``added`` is added to each value of a float part. ``shape`` is the
+    whole tensor's.
     """
 
     name: str
@@ -174,6 +204,7 @@ class TensorRef:
     step: int = 1
     transposed: bool = False
     order: tuple[int, ...] | None = None
+    added: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -113,12 +113,12 @@ def with_window(config: ModelConfig, window: int, layers: Collection[int]) -> Mo
 
 
 #: Gives the matrices and vectors of one layer's attention page, by part.
-AttentionParts = Callable[[ModelConfig, str], dict[str, TensorRef]]
+AttentionParts = Callable[[ModelConfig, int], dict[str, TensorRef]]
 
 
-def grouped_attention(config: ModelConfig, prefix: str) -> dict[str, TensorRef]:
-    """Tensors of grouped-query attention below ``prefix``."""
-    attention, hidden = config.attention, config.hidden
+def grouped_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+    """Tensors of a layer with grouped-query attention."""
+    attention, hidden, prefix = config.attention, config.hidden, f"model.layers.{layer}."
     parts: dict[str, TensorRef] = {}
     for name, outputs, inputs, bias in (
         ("q", attention.query_width, hidden, attention.input_bias),
@@ -174,7 +174,7 @@ def _layer(
     config: ModelConfig, names: MoeNames, index: int, available: frozenset[str], attention: AttentionParts
 ) -> LayerTensors:
     prefix = f"model.layers.{index}."
-    parts = attention(config, prefix)
+    parts = attention(config, index)
     for part, name in (("input_norm", "input_layernorm"), ("post_norm", "post_attention_layernorm")):
         parts[part] = TensorRef(f"{prefix}{name}.weight", (config.hidden,))
         if config.norm == "layer":

@@ -40,8 +40,8 @@ def rope_parameters(hf: HfConfig) -> Mapping[str, Any]:
     return hf.values.get("rope_parameters") or hf.values.get("rope_scaling") or {}
 
 
-def read_rope(hf: HfConfig, head_dim: int) -> RopeConfig:
-    """Rotary positions over the part of a head that ``partial_rotary_factor`` names, or all of it.
+def read_rope(hf: HfConfig, head_dim: int, partial: float = 1.0) -> RopeConfig:
+    """Rotary positions over the part of a head that ``partial_rotary_factor`` names, by default ``partial``.
 
     Raises:
         CheckpointError: the scaling is of a kind that is not computed, or has a parameter that is not understood.
@@ -54,8 +54,8 @@ def read_rope(hf: HfConfig, head_dim: int) -> RopeConfig:
     if unknown := sorted(set(parameters.values) - _COMMON - _KEYS[kind]):
         raise CheckpointError(f"config.json: rotary positions of type {kind!r} have an unknown parameter '{unknown[0]}'")
     theta = (parameters if "rope_theta" in parameters.values else hf).positive("rope_theta")
-    partial = parameters if "partial_rotary_factor" in parameters.values else hf
-    dims = int(head_dim * partial.number("partial_rotary_factor", 1.0))
+    source = parameters if "partial_rotary_factor" in parameters.values else hf
+    dims = int(head_dim * source.number("partial_rotary_factor", partial))
     if not 2 <= dims <= head_dim or dims % 2:
         raise CheckpointError(f"config.json: {dims} rotated values of a head of {head_dim} are not supported; it must be even")
     context = hf.integer("max_position_embeddings")

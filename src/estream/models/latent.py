@@ -48,13 +48,13 @@ def _sharpening(hf: HfConfig) -> float:
     return yarn_magnitude(parameters.number("factor"), weight) ** 2 if weight else 1.0
 
 
-def latent_attention(config: ModelConfig, prefix: str) -> dict[str, TensorRef]:
-    """Tensors of latent attention below ``prefix``."""
+def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+    """Tensors of a layer with latent attention."""
     attention, hidden = config.attention, config.hidden
     latent, rotated = attention.latent, attention.rope.dims
     assert latent is not None
     plain, value = attention.head_dim - rotated, attention.value_dim
-    attn = f"{prefix}self_attn."
+    attn = f"model.layers.{layer}.self_attn."
     halves = tuple(range(0, rotated, 2)) + tuple(range(1, rotated, 2))
     queries = tuple(
         h * attention.head_dim + i for h in range(attention.heads) for i in (*(plain + j for j in halves), *range(plain))

@@ -89,10 +89,13 @@ class PageSpec:
         return f"layer {self.layer} {self.kind}{expert}" + (f" slice {self.slice}" if self.slice >= 0 else "")
 
 
-def attention_layout(config: ModelConfig, quantization: Quantization) -> PageLayout:
+def attention_layout(config: ModelConfig, quantization: Quantization, layer: int) -> PageLayout:
     attention, bits = config.attention, quantization.dense_bits
     page = PageBuilder(quantization.group)
     _norm(page, "input_norm", config)
+    if layer in attention.delta_layers:
+        _delta_matrices(page, config.hidden, attention, bits)
+        return page.layout()
     if attention.latent is not None:
         _latent_matrices(page, config.hidden, attention, bits)
     else:
@@ -116,6 +119,8 @@ def _grouped_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig
         page.floats("sinks", attention.heads)
     for name, width in widths.items():
         page.matrix(name, width, hidden, bits)
+    if attention.output_gate:
+        page.matrix("q_gate", attention.output_width, hidden, bits)
 
 
 def _latent_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig, bits: int) -> None:
@@ -132,6 +137,19 @@ def _latent_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig,
     page.matrix("k_rope", rotated, hidden, bits)
     page.matrix("k", attention.heads * (attention.head_dim - rotated), latent.kv_rank, bits)
     page.matrix("v", attention.value_width, latent.kv_rank, bits)
+
+
+def _delta_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig, bits: int) -> None:
+    delta = attention.delta
+    assert delta is not None
+    page.floats("conv", delta.taps, delta.mixed_width)
+    page.floats("log_rates", delta.value_heads)
+    page.floats("step_bias", delta.value_heads)
+    page.floats("gate_norm", delta.value_dim)
+    page.matrix("qkv", delta.mixed_width, hidden, bits)
+    page.matrix("z", delta.value_width, hidden, bits)
+    page.matrix("ba", 2 * delta.value_heads, hidden, bits)
+    page.matrix("o", hidden, delta.value_width, bits)
 
 
 def router_layout(config: ModelConfig, layer: int) -> PageLayout:
@@ -198,9 +216,9 @@ def _head_layout(config: ModelConfig, quantization: Quantization, rows: int) -> 
 
 def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[PageSpec]:
     """All pages in the order one sweep uses them: per layer attention, router, shared MLP, experts; then the head."""
-    attention, expert = attention_layout(config, quantization), expert_layout(config, quantization)
+    expert = expert_layout(config, quantization)
     for layer in range(config.layers):
-        yield PageSpec("attention", layer, -1, -1, 0, 0, attention)
+        yield PageSpec("attention", layer, -1, -1, 0, 0, attention_layout(config, quantization, layer))
         yield PageSpec("router", layer, -1, -1, 0, 0, router_layout(config, layer))
         if width := config.shared_width(layer):
             shared = shared_layout(config, quantization, layer)
