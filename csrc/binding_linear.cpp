@@ -17,9 +17,9 @@ void causal_conv(CpuDevice& device, const Floats& x, const Array<int32_t, 1>& po
 }
 
 void gate(CpuDevice& device, const Floats& x, const Floats& gates, bool with_silu, const Floats& y) {
-  require(gates.shape(0) == y.shape(0) && x.shape(0) == y.shape(0) && gates.shape(1) <= x.shape(1) &&
-              gates.shape(1) <= y.shape(1),
-          "gate: shapes differ");
+  require(
+      gates.shape(0) == y.shape(0) && x.shape(0) == y.shape(0) && gates.shape(1) <= x.shape(1) && gates.shape(1) <= y.shape(1),
+      "gate: shapes differ");
   device.gate(rows(x), rows(gates), with_silu, rows(y));
 }
 

@@ -82,6 +82,9 @@ def _model_rows(model: dict[str, Any]) -> dict[str, str]:
         heads = f"{attention['heads']} of size {attention['head_dim']}, from {attention['latent']['kv_rank']} latent values"
     if windowed := len(attention["window_layers"]):
         heads += f"; {windowed} layers see {attention['window']} tokens"
+    if linear := len(attention["delta_layers"]):
+        delta = attention["delta"]
+        heads += f"; {linear} layers linear, {delta['value_heads']} states of {delta['key_dim']} x {delta['value_dim']}"
     return {
         "layers": layers + (f", {dense} x (attention, MLP of width {model['dense_width']})" if dense else ""),
         "hidden": f"{model['hidden']}, vocabulary {model['vocabulary']}, context {model['context']}",

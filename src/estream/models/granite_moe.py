@@ -1,5 +1,5 @@
 """Granite 3 MoE (``GraniteMoeForCausalLM``, ``GraniteMoeSharedForCausalLM``): embeddings, scores, residual and logits have
-factors, and a layer may have a shared MLP. Source: github.com/ibm-granite/granite-3.0-language-models.
+factors, and a layer may have a shared MLP.
 """
 
 from collections.abc import Mapping
