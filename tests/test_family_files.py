@@ -81,7 +81,7 @@ REFUSED = [
         {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.3}},
         "9 rotated values of a head of 32",
     ),
-    ("gpt_oss", {"swiglu_limit": 0.0}, "'swiglu_limit' must be positive"),
+    ("gpt_oss", {"swiglu_limit": 0.0}, "'swiglu_limit' must be a positive number"),
     ("gpt_oss", {"layer_types": ["full_attention", "chunked_attention", "full_attention"]}, "'layer_types' must name"),
     ("granite_moe", {"logits_scaling": 0.0}, "'logits_scaling' must be a positive number"),
     ("qwen3_next", {"attention_bias": True}, "'attention_bias' is True"),
