@@ -9,4 +9,6 @@ NB_MODULE(_native, m) {
   estream::binding::bind_reading(m);
   estream::binding::bind_packing(m);
   estream::binding::bind_device(m);
+  estream::binding::bind_routing(m);
+  estream::binding::bind_linear(m);
 }

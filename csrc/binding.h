@@ -41,5 +41,7 @@ struct Matrix {
 void bind_reading(nb::module_& m);
 void bind_packing(nb::module_& m);
 void bind_device(nb::module_& m);
+void bind_routing(nb::module_& m);
+void bind_linear(nb::module_& m);
 
 }  // namespace estream::binding

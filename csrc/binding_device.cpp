@@ -7,7 +7,6 @@
 
 #include "binding.h"
 #include "cpu_device.h"
-#include "routing.h"
 
 namespace estream::binding {
 
@@ -47,18 +46,22 @@ Activations activations(const Matrix& m, const Floats& x) {
 // A result may be a range of columns of a larger matrix.
 using StridedFloats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
 
+const float* floats_at(uintptr_t address) { return reinterpret_cast<const float*>(address); }
+
 template <typename X>
-void matmul(CpuDevice& device, const Matrix& m, uintptr_t address, const X& x, size_t count, const StridedFloats& y, bool add) {
+void matmul(CpuDevice& device, const Matrix& m, uintptr_t address, const X& x, size_t count, const StridedFloats& y,
+            const ProductOptions& options) {
   require(y.shape(0) == count && static_cast<int>(y.shape(1)) >= m.outputs && y.stride(1) == 1,
           "the result does not fit the product");
-  device.matmul(m.at(address), activations(m, x), static_cast<int>(count), y.data(), y.stride(0), add);
+  device.matmul(m.at(address), activations(m, x), static_cast<int>(count), y.data(), y.stride(0), options);
 }
 
 struct Attention {
   AttentionShape shape;
 
-  Attention(int heads, int kv_heads, int head_dim, int value_dim, float scale)
-      : shape{heads, kv_heads, head_dim, value_dim, scale} {
+  Attention(int heads, int kv_heads, int head_dim, int value_dim, float scale, int window)
+      : shape{heads, kv_heads, head_dim, value_dim, scale, window} {
+    require(window >= 0, "window must not be negative");
     require(kv_heads > 0 && heads % kv_heads == 0, "heads must be a multiple of kv_heads");
     require(head_dim > 0 && head_dim % 2 == 0 && head_dim <= 256, "head_dim must be even and lie in 2..256");
     require(value_dim > 0 && value_dim <= 256, "value_dim must lie in 1..256");
@@ -79,12 +82,30 @@ void check_rows(const Array<int32_t, 1>& a, size_t count, int64_t limit, const c
   for (size_t i = 0; i < count; i++) require(a.data()[i] >= 0 && a.data()[i] < limit, message);
 }
 
+// Offsets count from gate_up's first byte; those of absent biases are zero.
 struct Expert {
   Matrix gate_up, down;
-  int64_t down_offset;
+  int64_t down_offset, gate_up_bias_offset, down_bias_offset;
+  float alpha, limit;
 
-  Expert(Matrix gate_up, Matrix down, int64_t down_offset) : gate_up(gate_up), down(down), down_offset(down_offset) {
+  Expert(Matrix gate_up, Matrix down, int64_t down_offset, int64_t gate_up_bias_offset, int64_t down_bias_offset, float alpha,
+         float limit)
+      : gate_up(gate_up),
+        down(down),
+        down_offset(down_offset),
+        gate_up_bias_offset(gate_up_bias_offset),
+        down_bias_offset(down_bias_offset),
+        alpha(alpha),
+        limit(limit) {
     require(gate_up.outputs % 2 == 0 && gate_up.outputs / 2 <= down.inputs, "down does not fit gate and up");
+  }
+  ExpertWeights at(uintptr_t address) const {
+    return {gate_up.at(address),
+            down.at(address + down_offset),
+            gate_up_bias_offset ? floats_at(address + gate_up_bias_offset) : nullptr,
+            down_bias_offset ? floats_at(address + down_bias_offset) : nullptr,
+            alpha,
+            limit};
   }
 };
 
@@ -109,8 +130,8 @@ void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, c
   } else {
     check_rows(tokens, count, static_cast<int64_t>(x.shape(0)), "a token is out of range");
   }
-  device.expert({e.gate_up.at(address), e.down.at(address + e.down_offset)}, activations(e.gate_up, x), tokens.data(),
-                {to.data(), weights.data()}, static_cast<int>(count), scratch, y.data(), static_cast<int64_t>(y.shape(1)));
+  device.expert(e.at(address), activations(e.gate_up, x), tokens.data(), {to.data(), weights.data()}, static_cast<int>(count),
+                scratch, y.data(), static_cast<int64_t>(y.shape(1)));
 }
 
 void bind_shapes(nb::module_& m) {
@@ -118,8 +139,11 @@ void bind_shapes(nb::module_& m) {
       .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
            "sums"_a.noconvert());
   nb::class_<Attention>(m, "Attention")
-      .def(nb::init<int, int, int, int, float>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a);
-  nb::class_<Expert>(m, "Expert").def(nb::init<Matrix, Matrix, int64_t>(), "gate_up"_a, "down"_a, "down_offset"_a);
+      .def(nb::init<int, int, int, int, float, int>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a,
+           "window"_a = 0);
+  nb::class_<Expert>(m, "Expert")
+      .def(nb::init<Matrix, Matrix, int64_t, int64_t, int64_t, float, float>(), "gate_up"_a, "down"_a, "down_offset"_a,
+           "gate_up_bias_offset"_a = 0, "down_bias_offset"_a = 0, "alpha"_a = 0.0f, "limit"_a = 0.0f);
 }
 
 template <typename Device>
@@ -127,16 +151,15 @@ void bind_products(Device& device) {
   device
       .def(
           "matmul",
-          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Quantized& x, const StridedFloats& y, bool add) {
-            matmul(d, m, address, x, x.codes.shape(0), y, add);
-          },
-          "matrix"_a, "address"_a, "x"_a, "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Quantized& x, const StridedFloats& y, bool add,
+             uintptr_t bias, float factor) { matmul(d, m, address, x, x.codes.shape(0), y, {add, factor, floats_at(bias)}); },
+          "matrix"_a, "address"_a, "x"_a, "y"_a.noconvert(), "add"_a = false, "bias"_a = 0, "factor"_a = 1.0f, ReleaseGil())
       .def(
           "matmul",
-          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add) {
-            matmul(d, m, address, x, x.shape(0), y, add);
-          },
-          "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, ReleaseGil())
+          [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add,
+             uintptr_t bias, float factor) { matmul(d, m, address, x, x.shape(0), y, {add, factor, floats_at(bias)}); },
+          "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, "bias"_a = 0, "factor"_a = 1.0f,
+          ReleaseGil())
       .def(
           "expert",
           [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
@@ -153,16 +176,26 @@ void bind_products(Device& device) {
           "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
 }
 
+void norm(CpuDevice& device, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
+  require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
+  device.norm(rows(x), static_cast<int>(columns), floats_at(weight), floats_at(bias), eps, rows(y));
+}
+
 template <typename Device>
 void bind_rows(Device& device) {
   device
       .def(
           "rms_norm",
           [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
-            require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
-            d.rms_norm(rows(x), static_cast<int>(columns), reinterpret_cast<const float*>(weight), eps, rows(y));
+            norm(d, x, weight, 0, columns, eps, y);
           },
           "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
+      .def(
+          "layer_norm",
+          [](CpuDevice& d, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
+            norm(d, x, weight, bias, columns, eps, y);
+          },
+          "x"_a.noconvert(), "weight"_a, "bias"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
       .def(
           "quantize",
           [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
@@ -176,17 +209,17 @@ void bind_rows(Device& device) {
       .def(
           "rope",
           [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
-            require(head_dim % 2 == 0 && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
-            require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) &&
-                        static_cast<int>(cosine.shape(1)) == head_dim / 2 && static_cast<int>(sine.shape(1)) == head_dim / 2,
+            const int dims = 2 * static_cast<int>(cosine.shape(1));
+            require(dims <= head_dim && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
+            require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) && sine.shape(1) == cosine.shape(1),
                     "rope: angles do not fit");
-            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim);
+            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim, dims);
           },
           "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
 }
 
 template <typename Device>
-void bind_attention_and_routing(Device& device) {
+void bind_attention_and_router(Device& device) {
   device
       .def(
           "store_key_values",
@@ -205,7 +238,8 @@ void bind_attention_and_routing(Device& device) {
       .def(
           "attention",
           [](CpuDevice& d, const Attention& a, const Floats& queries, const Array<int32_t, 1>& positions,
-             const Array<int32_t, 1>& bases, const Bytes& keys, const Bytes& values, int64_t capacity, const Floats& out) {
+             const Array<int32_t, 1>& bases, const Bytes& keys, const Bytes& values, int64_t capacity, const Floats& out,
+             uintptr_t sinks) {
             require(static_cast<int>(queries.shape(1)) >= a.shape.heads * a.shape.head_dim &&
                         static_cast<int>(out.shape(1)) >= a.shape.heads * a.shape.value_dim && out.shape(0) == queries.shape(0),
                     "queries do not fit the heads");
@@ -215,10 +249,10 @@ void bind_attention_and_routing(Device& device) {
               require(bases.data()[i] % kKeyRun == 0 && bases.data()[i] + positions.data()[i] < capacity,
                       "a query's keys are out of range");
             d.attention(a.shape, rows(queries), positions.data(), bases.data(),
-                        a.key_values(keys, values, capacity, d.kv_element_bytes()), rows(out));
+                        a.key_values(keys, values, capacity, d.kv_element_bytes()), floats_at(sinks), rows(out));
           },
           "attention"_a, "queries"_a.noconvert(), "positions"_a.noconvert(), "bases"_a.noconvert(), "keys"_a.noconvert(),
-          "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), ReleaseGil())
+          "values"_a.noconvert(), "capacity"_a, "out"_a.noconvert(), "sinks"_a = 0, ReleaseGil())
       .def(
           "scatter_add",
           [](CpuDevice& d, const Floats& x, const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& y) {
@@ -255,18 +289,7 @@ void bind_device(nb::module_& m) {
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
   bind_rows(device);
-  bind_attention_and_routing(device);
-  m.def(
-      "route",
-      [](const Floats& logits, int experts, bool normalise, const Array<int32_t, 2>& ids, const Floats& weights) {
-        require(experts >= 1 && experts <= static_cast<int>(logits.shape(1)) && ids.shape(0) == logits.shape(0) &&
-                    weights.shape(0) == logits.shape(0) && ids.shape(1) == weights.shape(1) && ids.shape(1) >= 1 &&
-                    static_cast<int>(ids.shape(1)) <= experts,
-                "route: shapes differ");
-        route({experts, static_cast<int>(ids.shape(1)), normalise}, logits.data(), static_cast<int>(logits.shape(0)),
-              static_cast<int>(logits.shape(1)), ids.data(), weights.data());
-      },
-      "logits"_a.noconvert(), "experts"_a, "normalise"_a, "ids"_a.noconvert(), "weights"_a.noconvert(), ReleaseGil());
+  bind_attention_and_router(device);
   m.def("variants", [] {
     std::vector<std::string> names;
     for (const char* const* n = available_kernels(); *n; n++) names.emplace_back(*n);

@@ -28,12 +28,16 @@ CpuDevice::CpuDevice(int threads, bool exact_attention)
                                        static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
       scratch_(scratch_floats_ * threads * sizeof(float)) {}
 
-void CpuDevice::rms_norm(Rows x, int columns, const float* weight, float eps, Rows y) {
+void CpuDevice::norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y) {
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
     for (int r = task * kSmallRows; r < end; r++) {
       float* row = y.data + r * y.stride;
-      kernels_.rms_norm(x.data + r * x.stride, weight, eps, row, columns);
+      const float* from = x.data + r * x.stride;
+      if (bias)
+        kernels_.layer_norm(from, weight, bias, eps, row, columns);
+      else
+        kernels_.rms_norm(from, weight, eps, row, columns);
       std::fill(row + columns, row + y.stride, 0.0f);
     }
   });
@@ -49,12 +53,12 @@ void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* cod
   });
 }
 
-void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim) {
-  const int64_t half = head_dim / 2;
+void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim, int dims) {
+  const int64_t half = dims / 2;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
     for (int r = task * kSmallRows; r < end; r++)
-      kernels_.rope(x.data + r * x.stride, cosine + r * half, sine + r * half, heads, head_dim);
+      kernels_.rope(x.data + r * x.stride, cosine + r * half, sine + r * half, heads, head_dim, dims);
   });
 }
 
@@ -118,8 +122,10 @@ void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_
   });
 }
 
-void CpuDevice::matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride, bool accumulate) {
-  panels(w, x, nullptr, count, {accumulate ? Write::add : Write::store, y, y_stride, nullptr, nullptr});
+void CpuDevice::matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride,
+                       const ProductOptions& options) {
+  const Write write = options.accumulate ? Write::add : Write::store;
+  panels(w, x, nullptr, count, {write, y, y_stride, nullptr, nullptr, options.bias, options.factor});
 }
 
 namespace {
@@ -150,7 +156,7 @@ void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows va
 }
 
 void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases,
-                          KeyValues kv, Rows out) {
+                          KeyValues kv, const float* sinks, Rows out) {
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
   // Later queries see more keys, so the long blocks are begun first.
@@ -168,7 +174,7 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
                          out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
                          behind - first, positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
                          head_rows(kv.values, base, value_stride, bytes), shape.head_dim, shape.value_dim, shape.scale,
-                         thread_scratch(thread)});
+                         shape.window, sinks ? sinks + head : nullptr, thread_scratch(thread)});
       first = behind;
     }
     if (head == 0)
@@ -188,18 +194,20 @@ void CpuDevice::router(Rows x, const float* weight, int hidden, int lanes, float
 void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
                        const ExpertScratch& scratch, float* y, int64_t y_stride) {
   const int width = w.gate_up.outputs / 2, padded = w.down.inputs, groups = w.down.groups();
+  const Write gate = w.limit > 0.0f ? Write::clamped_swiglu : Write::swiglu;
   for (int first = 0; first < count; first += scratch.rows) {
     const int rows = std::min(scratch.rows, count - first);
     if (width < padded)
       for (int r = 0; r < rows; r++)
         std::fill(scratch.hidden + int64_t{r} * padded + width, scratch.hidden + int64_t{r + 1} * padded, 0.0f);
-    panels(w.gate_up, x, tokens + first, rows, {Write::swiglu, scratch.hidden, padded, nullptr, nullptr});
+    panels(w.gate_up, x, tokens + first, rows,
+           {gate, scratch.hidden, padded, nullptr, nullptr, w.gate_up_bias, 1.0f, w.alpha, w.limit});
     Activations hidden = {{nullptr, nullptr, nullptr, padded, groups}, scratch.hidden, padded};
     if (!x.floats) {
       quantize({scratch.hidden, rows, padded}, width, padded, w.down.group, scratch.codes, scratch.scales, scratch.sums);
       hidden = {{scratch.codes, scratch.scales, scratch.sums, padded, groups}, nullptr, 0};
     }
-    panels(w.down, hidden, nullptr, rows, {Write::add, y, y_stride, to.rows + first, to.weights + first});
+    panels(w.down, hidden, nullptr, rows, {Write::add, y, y_stride, to.rows + first, to.weights + first, w.down_bias});
   }
 }
 

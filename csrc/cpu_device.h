@@ -27,6 +27,19 @@ struct Activations {
 struct AttentionShape {
   int heads, kv_heads, head_dim, value_dim;
   float scale;
+  int window = 0;  // keys that a query sees, its own among them; 0 for all before it
+};
+
+// Heads of linear attention; a key head serves a group of value heads. A row of its input is all queries, all keys, all values.
+struct DeltaShape {
+  int key_heads, value_heads, key_dim, value_dim;
+};
+
+// What happens to the products of a matrix.
+struct ProductOptions {
+  bool accumulate = false;      // added to what is there
+  float factor = 1.0f;          // where they are added
+  const float* bias = nullptr;  // [outputs rounded up to whole panels]
 };
 
 // Keys [kv_heads, capacity, head_dim] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch, in elements
@@ -38,8 +51,12 @@ struct KeyValues {
 };
 
 struct ExpertWeights {
-  PackedMatrix gate_up;  // [2 * width, hidden], gate and up interleaved by 16
-  PackedMatrix down;     // [hidden, width]
+  PackedMatrix gate_up;                 // [2 * width, hidden], gate and up interleaved by 16
+  PackedMatrix down;                    // [hidden, width]
+  const float* gate_up_bias = nullptr;  // in the order of gate_up's outputs, padded to whole panels
+  const float* down_bias = nullptr;
+  // 0, 0 for silu(gate) * up, else those of the clamped gate.
+  float alpha = 0.0f, limit = 0.0f;
 };
 
 // Intermediate activations of one expert call: room for `rows` tokens, one layout for both activation types.
@@ -66,21 +83,31 @@ class CpuDevice {
   int kv_element_bytes() const { return attention_.element_bytes; }
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
-  void rms_norm(Rows x, int columns, const float* weight, float eps, Rows y);
+  // RMSNorm, or LayerNorm where there is a bias. Columns of y behind the last are set to zero.
+  void norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y);
   void quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
-  void rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim);
-  // y[row] = x[x_rows[row]] . w, or added to y.
-  void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride, bool accumulate);
+  // Rotates the first `dims` values of each head.
+  void rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim, int dims);
+  // y[row] = x[row] . w + bias, or factor times that added to y.
+  void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride,
+              const ProductOptions& options);
   void store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination, KeyValues kv);
   // positions and bases: of each query row, its position in its sequence and the first row of that sequence in kv.
+  // sinks: one score a head, or null.
   void attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases, KeyValues kv,
-                 Rows out);
+                 const float* sinks, Rows out);
   void router(Rows x, const float* weight, int hidden, int lanes, float* logits);
   // y[to.rows[i]] += to.weights[i] * expert(x[tokens[i]]).
   void expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
               const ExpertScratch& scratch, float* y, int64_t y_stride);
   // y[to.rows[i]] += to.weights[i] * x[i]; no row may be named twice.
   void scatter_add(Rows x, const Scatter& to, Rows y);
+  // Rows of x before the first of y are those before it in the batch; a row looks back only as far as its position.
+  void causal_conv(Rows x, const int32_t* positions, const float* weight, int taps, Rows y);
+  // y = x * silu(gates) or x * sigmoid(gates); columns of y behind the last gate are set to zero.
+  void gate(Rows x, Rows gates, bool with_silu, Rows y);
+  // decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
+  void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
 
  private:
   // The products of all panels, by rows or by tiles of 16 rows.
@@ -99,5 +126,9 @@ class CpuDevice {
   // Rows in tile order; grows to the widest matrix once.
   std::unique_ptr<Arena> tiles_;
 };
+
+// From projected rates and steps [rows, 2 * heads] to decays and rates, in place: exp(-exp(log_rates) * softplus(step + bias))
+// and sigmoid(rate).
+void delta_gates(Rows x, const float* log_rates, const float* bias);
 
 }  // namespace estream

@@ -2,37 +2,117 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <vector>
 
 namespace estream {
 
-void route(const Routing& routing, const float* logits, int rows, int lanes, int32_t* ids, float* weights) {
-  const int k = routing.top_k;
-  for (int r = 0; r < rows; r++) {
-    const float* row = logits + static_cast<int64_t>(r) * lanes;
-    int32_t* chosen = ids + static_cast<int64_t>(r) * k;
-    float* chosen_weights = weights + static_cast<int64_t>(r) * k;
-    const float largest = *std::max_element(row, row + routing.experts);
-    float total = 0.0f;
-    int found = 0;
-    for (int e = 0; e < routing.experts; e++) {
-      const float weight = std::exp(row[e] - largest);
-      total += weight;
-      if (found == k && weight <= chosen_weights[k - 1]) continue;
-      int at = found < k ? found++ : k - 1;
-      for (; at > 0 && chosen_weights[at - 1] < weight; at--) {
-        chosen[at] = chosen[at - 1];
-        chosen_weights[at] = chosen_weights[at - 1];
-      }
-      chosen[at] = e;
-      chosen_weights[at] = weight;
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
+
+// One token's experts while they are chosen. `scores` are their weights before those are normalised and scaled, `ranks`
+// decide which are chosen.
+struct Token {
+  std::vector<float> logits, scores, ranks;
+
+  explicit Token(int experts) : logits(experts), scores(experts), ranks(experts) {}
+
+  void read(const Routing& routing, const RouterBiases& biases, const float* row) {
+    const int experts = routing.experts;
+    for (int e = 0; e < experts; e++) logits[e] = biases.logits ? row[e] + biases.logits[e] : row[e];
+    const float largest = *std::max_element(logits.begin(), logits.end());
+    for (int e = 0; e < experts; e++) {
+      scores[e] = routing.scoring == Scoring::sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - largest);
+      ranks[e] = biases.correction ? scores[e] + biases.correction[e] : scores[e];
     }
-    float divisor = total;
-    if (routing.normalise) {
-      divisor = 0.0f;
-      for (int i = 0; i < k; i++) divisor += chosen_weights[i];
-    }
-    for (int i = 0; i < k; i++) chosen_weights[i] /= divisor;
   }
+};
+
+// Takes the experts outside the best groups out of the running.
+void keep_best_groups(const Routing& routing, std::vector<float>& ranks) {
+  const int size = routing.experts / routing.groups;
+  float worth[kMostGroups];
+  for (int g = 0; g < routing.groups; g++) {
+    float best = kNever, second = kNever;
+    for (int e = g * size; e < (g + 1) * size; e++) {
+      second = std::max(second, std::min(best, ranks[e]));
+      best = std::max(best, ranks[e]);
+    }
+    worth[g] = routing.scoring == Scoring::sigmoid && size > 1 ? best + second : best;
+  }
+  bool kept[kMostGroups] = {};
+  for (int i = 0; i < routing.top_groups; i++) {
+    int best = -1;
+    for (int g = 0; g < routing.groups; g++)
+      if (!kept[g] && (best < 0 || worth[g] > worth[best])) best = g;
+    kept[best] = true;
+  }
+  for (int e = 0; e < routing.experts; e++)
+    if (!kept[e / size]) ranks[e] = kNever;
+}
+
+// The best experts by falling rank.
+void choose(const Token& token, int top_k, int32_t* ids) {
+  int found = 0;
+  for (int e = 0; e < static_cast<int>(token.ranks.size()); e++) {
+    const float rank = token.ranks[e];
+    if (found == top_k && rank <= token.ranks[ids[top_k - 1]]) continue;
+    int at = found < top_k ? found++ : top_k - 1;
+    for (; at > 0 && token.ranks[ids[at - 1]] < rank; at--) ids[at] = ids[at - 1];
+    ids[at] = e;
+  }
+}
+
+// The expert of the largest logit but for `without`, and its weight among the logits near that one.
+int mix(const Token& token, float jitter, int without, float* weight) {
+  const int experts = static_cast<int>(token.logits.size());
+  int best = -1;
+  for (int e = 0; e < experts; e++)
+    if (e != without && (best < 0 || token.logits[e] > token.logits[best])) best = e;
+  const float top = token.logits[best];
+  float sum = 0.0f;
+  for (int e = 0; e < experts; e++) {
+    const float logit = token.logits[e], size = std::max(std::fabs(logit), top);
+    if (e != without && !((top - logit) / size > 2.0f * jitter)) sum += std::exp(logit - top);
+  }
+  *weight = 1.0f / sum;
+  return best;
+}
+
+void route_token(const Routing& routing, Token& token, int32_t* ids, float* weights) {
+  const int k = routing.top_k;
+  if (routing.scoring == Scoring::sparsemixer) {
+    for (int i = 0; i < k; i++) ids[i] = mix(token, routing.jitter, i == 0 ? -1 : ids[0], weights + i);
+    return;
+  }
+  if (routing.groups > 1) keep_best_groups(routing, token.ranks);
+  choose(token, k, ids);
+  float divisor = routing.normalise || routing.scoring == Scoring::softmax ? 0.0f : 1.0f;
+  if (routing.normalise)
+    for (int i = 0; i < k; i++) divisor += token.scores[ids[i]];
+  else if (routing.scoring == Scoring::softmax)
+    for (const float score : token.scores) divisor += score;
+  // Sigmoids of very small logits can all be zero.
+  divisor = std::max(divisor, std::numeric_limits<float>::min());
+  for (int i = 0; i < k; i++) weights[i] = token.scores[ids[i]] / divisor * routing.scaling;
+}
+
+}  // namespace
+
+void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int lanes, int32_t* ids,
+           float* weights) {
+  Token token(routing.experts);
+  for (int64_t r = 0; r < rows; r++) {
+    token.read(routing, biases, logits + r * lanes);
+    route_token(routing, token, ids + r * routing.top_k, weights + r * routing.top_k);
+  }
+}
+
+void sigmoid_gates(const float* logits, int rows, int lanes, int column, float* gates) {
+  for (int64_t r = 0; r < rows; r++) gates[r] = sigmoid(logits[r * lanes + column]);
 }
 
 }  // namespace estream

@@ -1,13 +1,16 @@
 """References of another shape than the product: NumPy and torch, straight from the definitions."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+from safetensors.numpy import load_file
 
-from estream.models.config import ModelConfig
-from estream.package.layout import FloatPart, MatrixPart
+from estream.models import family_of
+from estream.models.config import ModelConfig, TensorRef
 from estream.package.manifest import Page
 from estream.package.package import Package
+from estream.package.parts import FloatPart, MatrixPart
 
 
 def unpack(part: MatrixPart, data: np.ndarray) -> np.ndarray:
@@ -46,50 +49,51 @@ class PackageWeights:
         begin = page.offset + part.offset
         return self._data[begin : begin + part.bytes].view(np.float32).reshape(part.shape)
 
-    def expert(self, layer: int, expert: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """gate, up [width, hidden] and down [hidden, width] of one expert, slices put together."""
-        width = self.config.moe.width
+    def mlp(self, kind: str, layer: int, expert: int = -1) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """gate, up [width, hidden] and down [hidden, width] of one expert or of the MLP of all tokens, slices put together."""
         gates, ups, downs = [], [], []
-        for page in self.page("expert", layer, expert):
+        for page in self.page(kind, layer, expert):
             rows = self.matrix(page, "gate_up").reshape(-1, 2, 16, self.config.hidden)
             count = page.spec.count
             gates.append(rows[:, 0].reshape(-1, self.config.hidden)[:count])
             ups.append(rows[:, 1].reshape(-1, self.config.hidden)[:count])
             downs.append(self.matrix(page, "down"))
-        gate, up, down = np.concatenate(gates), np.concatenate(ups), np.concatenate(downs, axis=1)
-        assert gate.shape == up.shape == (width, self.config.hidden)
-        return gate, up, down
+        return np.concatenate(gates), np.concatenate(ups), np.concatenate(downs, axis=1)
 
     def head(self) -> np.ndarray:
         return np.concatenate([self.matrix(p, "head") for p in self.pages if p.spec.kind == "head"])
 
 
-def state_dict(
-    package: Package, original: dict[str, np.ndarray], router_name: str, expert_names: tuple[str, str, str]
-) -> dict[str, np.ndarray]:
-    """A Hugging Face state dict in which every quantised weight is what the package holds; the head is untied.
-
-    ``original`` gives what is kept exactly: embedding and final norm. Names are below ``model.layers.N.``.
+def state_dict(package: Package, source: Path) -> dict[str, np.ndarray]:
+    """The Hugging Face state dict of a checkpoint in which every quantised weight is what the package holds; the head is
+    untied. What is stored as it was (norms, biases, routers, embedding) stays.
     """
     weights = PackageWeights(package)
-    config = weights.config
-    result = {name: original[name] for name in ("model.embed_tokens.weight", "model.norm.weight")}
+    result = {name: values.astype(np.float32) for name, values in load_file(source / "model.safetensors").items()}
+    original = {name: values.copy() for name, values in result.items()}
+    tensors = family_of(json.loads((source / "config.json").read_text())).tensors(weights.config, frozenset(result))
+    for index, layer in enumerate(tensors.layers):
+        (attention,) = weights.page("attention", index)
+        for part in attention.spec.layout.parts:
+            if isinstance(part, MatrixPart):
+                put(result, layer.parts[part.name], weights.matrix(attention, part.name))
+        mlps = [(layer.shared, weights.mlp("shared", index))] if layer.shared else []
+        mlps += [(expert, weights.mlp("expert", index, e)) for e, expert in enumerate(layer.experts)]
+        for refs, matrices in mlps:
+            for ref, matrix in zip((refs.gate, refs.up, refs.down), matrices, strict=True):
+                put(result, ref, matrix)
+    for name, values in result.items():
+        # Whatever went to a wrong place would be far off.
+        assert np.abs(values - original[name]).max() < 0.2 * np.abs(original[name]).max(), name
     result["lm_head.weight"] = weights.head()
-    for layer in range(config.layers):
-        prefix = f"model.layers.{layer}."
-        (attention,), (router,) = weights.page("attention", layer), weights.page("router", layer)
-        for name in ("q", "k", "v", "o"):
-            result[f"{prefix}self_attn.{name}_proj.weight"] = weights.matrix(attention, name)
-        if config.attention.qk_norm != "none":
-            for name in ("q_norm", "k_norm"):
-                result[f"{prefix}self_attn.{name}.weight"] = weights.floats(attention, name)
-        result[f"{prefix}input_layernorm.weight"] = weights.floats(attention, "input_norm")
-        result[f"{prefix}post_attention_layernorm.weight"] = weights.floats(router, "post_norm")
-        result[f"{prefix}{router_name}.weight"] = weights.floats(router, "router").T[: config.moe.experts]
-        for e in range(config.moe.experts):
-            for name, value in zip(expert_names, weights.expert(layer, e), strict=True):
-                result[f"{prefix}{name.format(e=e)}.weight"] = value
     return result
+
+
+def put(state: dict[str, np.ndarray], ref: TensorRef, matrix: np.ndarray) -> None:
+    """Write a matrix [outputs, inputs] to the part of a tensor that ``ref`` names."""
+    whole = state[ref.name] if ref.expert is None else state[ref.name][ref.expert]
+    rows = (whole.T if ref.transposed else whole)[ref.first_row :: ref.step][: ref.all_rows or None]
+    rows[list(ref.order) if ref.order else slice(None)] = matrix
 
 
 def save_folder(folder: Path, tensors: dict[str, np.ndarray], config: str) -> None:

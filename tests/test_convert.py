@@ -18,8 +18,9 @@ from safetensors.numpy import load_file, save_file
 from tiny import OLMOE_SHAPES, make_olmoe
 
 import estream
-from estream.conversion import ConvertOptions, convert, interleave
+from estream.conversion import ConvertOptions, convert
 from estream.errors import CheckpointError, OptionError, PackageError
+from estream.float_parts import interleave
 from estream.package.package import open_package
 from estream.package.verify import verify
 
@@ -102,9 +103,17 @@ DAMAGE = {
     "an unknown architecture": (lambda s: _config(s, architectures=["LlamaForCausalLM"]), "LlamaForCausalLM is not supported"),
     "no architecture": (lambda s: _config(s, architectures=None), "model_type 'olmoe' is not supported"),
     "an unknown activation": (lambda s: _config(s, hidden_act="relu"), "'hidden_act' is 'relu'"),
-    "scaled rotary positions": (
+    "an unknown scaling of positions": (
+        lambda s: _config(s, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4}),
+        "rotary positions of type 'dynamic'",
+    ),
+    "an unknown parameter of positions": (
+        lambda s: _config(s, rope_parameters={"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0, "sections": [1]}),
+        "'linear' have an unknown parameter 'sections'",
+    ),
+    "a scaling without its factor": (
         lambda s: _config(s, rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}),
-        "rotary positions of type 'yarn'",
+        "'factor' must be a number",
     ),
     "more chosen experts than there are": (lambda s: _config(s, num_experts_per_tok=9), "num_experts_per_tok 9 exceeds"),
     "a count that is not one": (lambda s: _config(s, num_hidden_layers="3"), "'num_hidden_layers' must be a positive whole"),

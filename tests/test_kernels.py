@@ -11,7 +11,7 @@ from reference import unpack
 from tolerances import BF16_ATTENTION, VARIANT_RELATIVE
 
 from estream import _native
-from estream.package.layout import MatrixPart
+from estream.package.parts import MatrixPart
 
 
 def test_pack_and_unpack_agree_with_the_documented_format():
@@ -140,11 +140,11 @@ def test_routing_breaks_ties_by_id_and_normalises_on_request():
     logits[1, [3, 5]] = 2.0
     logits[:, 6:] = 100.0  # lanes beyond the six experts
     ids, weights = np.empty((2, 3), np.int32), np.empty((2, 3), np.float32)
-    _native.route(logits, 6, False, ids, weights)
+    _native.route(_native.Routing(6, 3), logits, ids, weights)
     assert ids.tolist() == [[0, 1, 2], [3, 5, 0]]
     p = np.exp([0, 0, 0, 2, 0, 2]) / np.exp([0, 0, 0, 2, 0, 2]).sum()
     np.testing.assert_allclose(weights[1], p[[3, 5, 0]], rtol=1e-6)
-    _native.route(logits, 6, True, ids, weights)
+    _native.route(_native.Routing(6, 3, normalise=True), logits, ids, weights)
     np.testing.assert_allclose(weights.sum(1), 1, rtol=1e-6)
 
 

@@ -1,6 +1,7 @@
 """Opening, verifying and describing packages."""
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -10,11 +11,13 @@ from conftest import DEMO
 
 from estream.conversion import convert
 from estream.errors import PackageError
-from estream.package.layout import Quantization, build_tape, group_for
+from estream.models import family_of
+from estream.package.layout import Quantization, build_tape
 from estream.package.manifest import seal
 from estream.package.package import Package, open_package
+from estream.package.parts import MatrixPart, group_for
 from estream.package.verify import verify
-from estream.synth import SHAPES
+from estream.synth_shapes import SHAPES
 from estream.units import MiB
 
 
@@ -36,8 +39,8 @@ DAMAGE = {
     "not JSON": (lambda p: (p / "manifest.json").write_text("{"), "not valid JSON"),
     "another format": (lambda p: (p / "manifest.json").write_text("[]"), "not an estream package"),
     "another version": (
-        lambda p: _manifest(p, lambda d: d.update(version=2)),
-        "package format version 2, but this estream reads version 1",
+        lambda p: _manifest(p, lambda d: d.update(version=1)),
+        "package format version 1, but this estream reads version 2",
     ),
     "another device": (
         lambda p: _manifest(p, lambda d: d.update(device="qnn")),
@@ -142,3 +145,31 @@ def test_large_experts_are_cut_into_equal_slices():
     assert sum(s.count for s in experts) == config.moe.width
     assert [s.first for s in experts] == [s.slice * s.count for s in experts]
     assert 16 * MiB <= experts[0].bytes <= 32 * MiB
+
+
+#: Parameters that the models' own files have.
+PUBLISHED = {
+    "olmoe-1b-7b": 6_919_161_856,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen1.5-moe-a2.7b": 14_315_784_192,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "deepseek-v2-lite": 15_706_484_224,
+    "gpt-oss-20b": 20_914_757_184,
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_tapes_hold_as_many_weights_as_was_published(name: str):
+    config = family_of(SHAPES[name]).read_config(SHAPES[name])
+    total = config.vocabulary * config.hidden + config.hidden  # embedding and last norm
+    for spec in build_tape(config, Quantization.choose(config, 4, 8, 64)):
+        assert spec.bytes <= 48 * MiB
+        for part in spec.layout.parts:
+            if isinstance(part, MatrixPart):
+                total += part.outputs * part.source_inputs
+            elif part.name == "router":
+                total += config.hidden * (config.moe.experts + config.moe.shared_gate)
+            else:
+                total += math.prod(part.shape)
+    assert total == PUBLISHED[name]

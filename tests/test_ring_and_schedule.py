@@ -13,7 +13,7 @@ from estream.engine.schedule import ReadSchedule
 from estream.models import olmoe
 from estream.package.layout import Quantization, build_tape
 from estream.package.manifest import Page
-from estream.synth import SHAPES
+from estream.synth_shapes import SHAPES
 from estream.units import GiB, MiB
 
 

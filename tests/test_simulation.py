@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from estream.configurator.costs import MeasuredCosts, RatedCosts
+from estream.configurator.costs import FULL, MeasuredCosts, RatedCosts
 from estream.configurator.curve import Curve, Point
 from estream.configurator.profile import Profile, Storage
 from estream.configurator.simulate import Setting, Simulator
@@ -34,7 +34,7 @@ def constant(value: float) -> Curve:
 def profile(rate: float = 2000 * MB, seconds: float = 1e-3, page_s: float = 0.0) -> Profile:
     """A machine where every page takes equally long."""
     each = constant(seconds)
-    costs = MeasuredCosts(each, each, 0.0, each, each, each, 1 << 40)
+    costs = MeasuredCosts({FULL: each}, each, 0.0, each, each, each, 1 << 40)
     storage = Storage({1: constant(rate / 2), 4: constant(rate)}, constant(1e-9), 1.0, 1.0)
     return Profile("test", "measured", storage, costs, page_s, 60 * MiB)
 
@@ -188,7 +188,7 @@ def test_tiles_cover_rows_and_cost_their_tail():
 
 
 def test_sequences_do_not_attend_to_each_other():
-    costs = replace(profile().costs, attention_curve=Curve((Point(1, 1e-3), Point(2048, 0.2))), attention_square=1e-8)
+    costs = replace(profile().costs, attention_curves={FULL: Curve((Point(1, 1e-3), Point(2048, 0.2)))}, attention_square=1e-8)
     spec = OLMOE.tape[0].spec
     one, two = costs.attention(spec, CONFIG, [2048], None), costs.attention(spec, CONFIG, [1024, 1024], None)
     assert one - two == pytest.approx(1e-8 * (2048**2 - 2 * 1024**2))

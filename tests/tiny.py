@@ -1,139 +1,18 @@
 """Tiny randomly initialised models, saved by transformers' own classes."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import (
-    MixtralConfig,
-    MixtralForCausalLM,
-    OlmoeConfig,
-    OlmoeForCausalLM,
-    PreTrainedModel,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-)
+from tiny_latent import LATENT
+from tiny_unusual import UNUSUAL
+from tiny_usual import OLMOE_SHAPES, USUAL
+from transformers import PreTrainedModel
 
-OLMOE_SHAPES: dict[str, dict[str, Any]] = {
-    "8 experts, grouped queries": {
-        "hidden_size": 64,
-        "intermediate_size": 32,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "num_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-    "60 experts, tied, normalised weights": {
-        "hidden_size": 96,
-        "intermediate_size": 40,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 3,
-        "num_experts": 60,
-        "num_experts_per_tok": 4,
-        "tie_word_embeddings": True,
-        "norm_topk_prob": True,
-    },
-    "64 experts, clipped, odd sizes": {
-        "hidden_size": 72,
-        "intermediate_size": 20,
-        "num_attention_heads": 6,
-        "num_key_value_heads": 6,
-        "num_experts": 64,
-        "num_experts_per_tok": 8,
-        "clip_qkv": 0.8,
-        "rope_theta": 500000.0,
-    },
-}
+__all__ = ["FAMILIES", "OLMOE_SHAPES", "from_state", "logits", "make_olmoe", "make_tiny"]
 
-
-MIXTRAL_SHAPES: dict[str, dict[str, Any]] = {
-    "8 experts, grouped queries": {
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-    },
-    "4 experts, tied, wide heads": {
-        "hidden_size": 80,
-        "intermediate_size": 48,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-        "head_dim": 64,
-        "num_local_experts": 4,
-        "num_experts_per_tok": 3,
-        "tie_word_embeddings": True,
-    },
-    "16 experts, one chosen": {
-        "hidden_size": 128,
-        "intermediate_size": 64,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "num_local_experts": 16,
-        "num_experts_per_tok": 1,
-    },
-}
-
-QWEN3_SHAPES: dict[str, dict[str, Any]] = {
-    "128 experts, heads wider than hidden": {
-        "hidden_size": 64,
-        "moe_intermediate_size": 32,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "norm_topk_prob": True,
-    },
-    "12 experts, weights as they are": {
-        "hidden_size": 96,
-        "moe_intermediate_size": 24,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 4,
-        "head_dim": 24,
-        "num_experts": 12,
-        "num_experts_per_tok": 3,
-        "norm_topk_prob": False,
-    },
-    "20 experts, tied": {
-        "hidden_size": 64,
-        "moe_intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 64,
-        "num_experts": 20,
-        "num_experts_per_tok": 4,
-        "tie_word_embeddings": True,
-    },
-}
-
-
-@dataclass(frozen=True)
-class TinyFamily:
-    """A family's classes, shapes, and the names of its expert tensors (gate, up, down) and router."""
-
-    config: type
-    model: type
-    shapes: dict[str, dict[str, Any]]
-    router: str
-    experts: tuple[str, str, str]
-
-
-_PROJECTIONS = tuple(f"mlp.experts.{{e}}.{n}_proj" for n in ("gate", "up", "down"))
-FAMILIES = {
-    "olmoe": TinyFamily(OlmoeConfig, OlmoeForCausalLM, OLMOE_SHAPES, "mlp.gate", _PROJECTIONS),
-    "mixtral": TinyFamily(
-        MixtralConfig,
-        MixtralForCausalLM,
-        MIXTRAL_SHAPES,
-        "block_sparse_moe.gate",
-        tuple(f"block_sparse_moe.experts.{{e}}.{n}" for n in ("w1", "w3", "w2")),
-    ),
-    "qwen3_moe": TinyFamily(Qwen3MoeConfig, Qwen3MoeForCausalLM, QWEN3_SHAPES, "mlp.gate", _PROJECTIONS),
-}
+FAMILIES = USUAL | LATENT | UNUSUAL
 
 
 def make_tiny(folder: Path, family: str, shape: dict[str, Any], seed: int = 0, **save: Any) -> PreTrainedModel:
@@ -142,9 +21,13 @@ def make_tiny(folder: Path, family: str, shape: dict[str, Any], seed: int = 0, *
     base = {"vocab_size": 330, "num_hidden_layers": 3, "max_position_embeddings": 512}
     config = FAMILIES[family].config(**base | {"pad_token_id": None, "bos_token_id": None, "eos_token_id": 0} | shape)
     model = FAMILIES[family].model(config).eval()
+    corrections = [(name, b) for name, b in model.named_buffers() if name.endswith("e_score_correction_bias")]
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.normal_(1.0 if "norm" in name else 0.0, 0.1 if "norm" in name else 0.12)
+        for name, parameter in [*model.named_parameters(), *corrections]:
+            norm = "norm" in name and name.endswith("weight")
+            # Some norms hold their weight less one: around where it begins in either case.
+            centre = parameter.flatten()[0].item() if norm else 0.0
+            parameter.normal_(centre, 0.1 if norm else 1.0 if name.endswith("sinks") else 0.12)
     model.save_pretrained(folder, **save)
     return model
 

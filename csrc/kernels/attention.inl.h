@@ -19,10 +19,19 @@ struct AttentionBlock {
   uint16_t* weights16;  // [kQueryBlock, kKeysAtOnce], for bfloat16
 };
 
-// Turns one row of scores into weights, masking keys after the query; updates maximum and sum, returns the factor by
-// which what was summed before must shrink.
-inline float softmax_row(float* scores, int first_key, int position, float scale, float& maximum, float& total) {
+// Turns one row of scores into weights, masking keys after the query and before its window; updates maximum and sum, returns
+// the factor by which what was summed before must shrink.
+inline float softmax_row(float* scores, int first_key, int position, int window, float scale, float& maximum, float& total) {
   for (int k = position - first_key + 1 > 0 ? position - first_key + 1 : 0; k < kKeysAtOnce; k++) scores[k] = -1e30f;
+  if (window > 0) {
+    const int hidden = position - window + 1 - first_key;
+    if (hidden >= kKeysAtOnce) {
+      // A query beside this one sees these keys. Weights of zero leave this one's sums as they are.
+      for (int k = 0; k < kKeysAtOnce; k++) scores[k] = 0.0f;
+      return 1.0f;
+    }
+    for (int k = 0; k < hidden; k++) scores[k] = -1e30f;
+  }
   const F16 s = set1(scale);
   F16 largest = load(scores);
   for (int k = 16; k < kKeysAtOnce; k += 16) largest = max(largest, load(scores + k));
@@ -53,18 +62,22 @@ inline void attend(const AttentionJob& job) {
   float* total = maximum + kQueryBlock;
   auto* weights16 = reinterpret_cast<uint16_t*>(total + kQueryBlock);
   const AttentionBlock block = {job, value_stride, scores, sums, weights16 + kQueryBlock * kKeysAtOnce, weights16};
-  int last = 0;
+  int earliest = job.positions[0], last = 0;
   for (int r = 0; r < job.rows; r++) {
-    maximum[r] = -1e30f;
-    total[r] = 0.0f;
+    // A sink is a key with this score and a value of zero, read before all others.
+    maximum[r] = job.sink ? *job.sink : -1e30f;
+    total[r] = job.sink ? 1.0f : 0.0f;
+    earliest = job.positions[r] < earliest ? job.positions[r] : earliest;
     last = job.positions[r] > last ? job.positions[r] : last;
   }
+  const int begin = job.window > 0 && earliest >= job.window ? (earliest - job.window + 1) / kKeysAtOnce * kKeysAtOnce : 0;
   for (int64_t i = 0; i < kQueryBlock * value_stride; i++) sums[i] = 0.0f;
   MATH::prepare(block);
-  for (int first = 0; first <= last; first += kKeysAtOnce) {
+  for (int first = begin; first <= last; first += kKeysAtOnce) {
     MATH::scores(block, first, last);
     for (int r = 0; r < job.rows; r++) {
-      const float shrink = softmax_row(scores + r * kKeysAtOnce, first, job.positions[r], job.scale, maximum[r], total[r]);
+      const float shrink =
+          softmax_row(scores + r * kKeysAtOnce, first, job.positions[r], job.window, job.scale, maximum[r], total[r]);
       if (shrink != 1.0f)
         for (int64_t i = 0; i < value_stride; i += 16) {
           float* s = sums + r * value_stride + i;

@@ -36,6 +36,12 @@ inline F16 exp(F16 x) {
 
 inline F16 silu(F16 x) { return x / (set1(1.0f) + exp(zero() - x)); }
 
+// The gate of gpt-oss: both inputs are clamped, and a gate of zero lets nothing through though `up` has an offset of 1.
+inline F16 clamped_swiglu(F16 gate, F16 up, float alpha, float limit) {
+  const F16 g = min(gate, set1(limit)), u = max(min(up, set1(limit)), set1(-limit));
+  return g / (set1(1.0f) + exp(zero() - g * set1(alpha))) * (u + set1(1.0f));
+}
+
 inline void rms_norm(const float* x, const float* weight, float eps, float* y, int columns) {
   F16 squares = zero();
   int i = 0;
@@ -52,6 +58,26 @@ inline void rms_norm(const float* x, const float* weight, float eps, float* y, i
   if (i < columns) {
     const int n = columns - i;
     store_part(y + i, load_part(x + i, n) * scale * load_part(weight + i, n), n);
+  }
+}
+
+inline void layer_norm(const float* x, const float* weight, const float* bias, float eps, float* y, int columns) {
+  const auto at = [&](const float* p, int i) { return i + 16 <= columns ? load(p + i) : load_part(p + i, columns - i); };
+  F16 sum = zero();
+  for (int i = 0; i < columns; i += 16) sum = sum + at(x, i);
+  const F16 mean = set1(sum_tree(sum) / static_cast<float>(columns));
+  F16 squares = zero();
+  for (int i = 0; i < columns; i += 16) {
+    // Lanes behind the last column must not count as minus the mean.
+    float part[16] = {};
+    store_part(part, at(x, i) - mean, columns - i < 16 ? columns - i : 16);
+    const F16 v = load(part);
+    squares = fma(v, v, squares);
+  }
+  const F16 scale = set1(1.0f / __builtin_sqrtf(sum_tree(squares) / static_cast<float>(columns) + eps));
+  for (int i = 0; i < columns; i += 16) {
+    const F16 v = fma((at(x, i) - mean) * scale, at(weight, i), at(bias, i));
+    store_part(y + i, v, columns - i < 16 ? columns - i : 16);
   }
 }
 
@@ -79,8 +105,8 @@ inline void quantize_row(const float* x, int columns, int padded, int group, int
   }
 }
 
-inline void rope(float* x, const float* cosine, const float* sine, int heads, int head_dim) {
-  const int half = head_dim / 2;
+inline void rope(float* x, const float* cosine, const float* sine, int heads, int head_dim, int dims) {
+  const int half = dims / 2;
   for (int h = 0; h < heads; h++) {
     float* low = x + static_cast<int64_t>(h) * head_dim;
     float* high = low + half;

@@ -55,9 +55,10 @@ struct TiledRows {
 constexpr int kTileBytes = 16 * 64;
 
 enum class Write {
-  store,   // y[row] = value
-  add,     // y[row] += weight * value
-  swiglu,  // y[row] = silu(gate) * up; a panel holds 16 gate outputs, then the 16 matching up outputs
+  store,           // y[row] = value
+  add,             // y[row] += weight * value
+  swiglu,          // y[row] = silu(gate) * up; a panel holds 16 gate outputs, then the 16 matching up outputs
+  clamped_swiglu,  // the same panel: gate at most limit, up within +-limit; y[row] = gate * sigmoid(alpha * gate) * (up + 1)
 };
 
 // Where the products of one panel go.
@@ -65,8 +66,11 @@ struct PanelOutput {
   Write write;
   float* data;
   int64_t stride;
-  const int32_t* rows;   // destination of each input row, or null for the same index
-  const float* weights;  // factor of each input row (Write::add only), or null for 1
+  const int32_t* rows;          // destination of each input row, or null for the same index
+  const float* weights;         // factor of each input row (Write::add only), or null for 1
+  const float* bias = nullptr;  // added to the products first: [outputs rounded up to whole panels], or null
+  float factor = 1.0f;          // of all rows (Write::add only)
+  float alpha = 0.0f, limit = 0.0f;
 };
 
 // One block of queries of one head against the keys and values of one sequence.
@@ -82,7 +86,9 @@ struct AttentionJob {
   int head_dim;
   int value_dim;
   float scale;
-  float* scratch;  // attention_scratch_floats(head_dim, value_dim)
+  int window;         // keys that a query sees, its own among them; 0 for all before it
+  const float* sink;  // a score that takes its share of the weights and has no value, or null
+  float* scratch;     // attention_scratch_floats(head_dim, value_dim)
 };
 
 // One head's key and value of one token; keys and values are where the head's rows begin.
@@ -108,13 +114,40 @@ ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   return kQueryBlock * (kKeysAtOnce + padded + 2 + kKeysAtOnce / 2 + head_dim / 2);
 }
 
+// One head of linear attention over the tokens of a chunk, in order.
+struct DeltaJob {
+  const float* queries;  // key_dim of each row; rows are stride apart, for keys and values too
+  const float* keys;
+  const float* values;
+  int64_t stride;
+  const float* decays;  // one of each row, gate_stride apart: what the state keeps, and how much of an error is corrected
+  const float* rates;
+  int64_t gate_stride;
+  const int32_t* positions;  // where it is 0 the state begins empty
+  int rows;
+  int key_dim;
+  int value_dim;  // a multiple of 16
+  float* state;   // [key_dim, value_dim], kept from chunk to chunk
+  float* out;
+  int64_t out_stride;
+  float* scratch;  // 2 * key_dim floats
+};
+
+struct LinearKernels {
+  // x is one row; `history` rows before it count. weight [taps, columns], then silu.
+  void (*causal_conv)(const float* x, int64_t stride, int history, const float* weight, int taps, float* y, int columns);
+  void (*gate_row)(const float* x, const float* gate, bool with_silu, float* y, int columns);
+  void (*delta_rule)(const DeltaJob& job);
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
+  void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, float* y, int columns);
   // Quantises one row: per group scale = max|x| / 127, codes rounded to nearest even, zeros from columns to padded.
   void (*quantize_row)(const float* x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
-  // Rotates the halves of each head by the angles whose cosine and sine are given for head_dim / 2 pairs.
-  void (*rope)(float* x, const float* cosine, const float* sine, int heads, int head_dim);
+  // Rotates the two halves of each head's first `dims` values by the angles whose cosine and sine are given for dims / 2 pairs.
+  void (*rope)(float* x, const float* cosine, const float* sine, int heads, int head_dim, int dims);
   void (*matmul_panel)(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
                        const PanelOutput& out);
   // The same product with float activations [rows, stride]; scratch holds (w.group + kFloatRows) * 32 floats.
@@ -124,6 +157,7 @@ struct Kernels {
   void (*router)(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int lanes, float* logits);
   AttentionKernels attention_float32;
   AttentionKernels attention;  // the fast one: in bfloat16 where the processor has it
+  LinearKernels linear;
   void (*add)(const float* x, float weight, float* y, int columns);
   // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
   uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);

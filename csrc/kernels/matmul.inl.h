@@ -16,9 +16,13 @@ inline void emit(const F16 (&sum)[R][2], int first, int panel, int outputs, cons
   for (int r = 0; r < R; r++) {
     const int index = first + r;
     float* row = out.data + (out.rows ? out.rows[index] : index) * out.stride;
-    if (out.write == Write::swiglu) {
+    F16 value[2] = {sum[r][0], sum[r][1]};
+    if (out.bias)
+      for (int half = 0; half < 2; half++) value[half] = value[half] + load(out.bias + panel * kPanel + 16 * half);
+    if (out.write == Write::swiglu || out.write == Write::clamped_swiglu) {
       const int width = outputs / 2 - panel * 16;
-      const F16 h = silu(sum[r][0]) * sum[r][1];
+      const F16 h =
+          out.write == Write::swiglu ? silu(value[0]) * value[1] : clamped_swiglu(value[0], value[1], out.alpha, out.limit);
       if (width >= 16) {
         store(row + panel * 16, h);
       } else {
@@ -26,16 +30,16 @@ inline void emit(const F16 (&sum)[R][2], int first, int panel, int outputs, cons
       }
       continue;
     }
-    const F16 weight = set1(out.weights ? out.weights[index] : 1.0f);
+    const F16 weight = set1(out.weights ? out.weights[index] * out.factor : out.factor);
     for (int half = 0; half < 2; half++) {
       const int column = panel * kPanel + 16 * half;
       const int width = outputs - column;
       if (width <= 0) break;
       if (width >= 16) {
-        store(row + column, out.write == Write::add ? fma(weight, sum[r][half], load(row + column)) : sum[r][half]);
+        store(row + column, out.write == Write::add ? fma(weight, value[half], load(row + column)) : value[half]);
       } else {
         const F16 before = load_part(row + column, width);
-        store_part(row + column, out.write == Write::add ? fma(weight, sum[r][half], before) : sum[r][half], width);
+        store_part(row + column, out.write == Write::add ? fma(weight, value[half], before) : value[half], width);
       }
     }
   }

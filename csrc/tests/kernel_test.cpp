@@ -1,6 +1,7 @@
 // The kernels without packed matrices: norm, rope, router, attention, checksum and routing.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "cpu_device.h"
 #include "harness.h"
@@ -21,13 +22,28 @@ void check_norm(const Kernels& kernels, Random& random, int columns) {
   CHECK(close(want, y));
 }
 
-void check_rope(const Kernels& kernels, Random& random, int half) {
-  std::vector<float> x = random.values(6 * half);
+void check_layer_norm(const Kernels& kernels, Random& random, int columns) {
+  const std::vector<float> x = random.values(columns), weight = random.values(columns), bias = random.values(columns);
+  std::vector<float> y(columns);
+  std::vector<double> want(columns);
+  double mean = 0.0, squares = 0.0;
+  for (const float v : x) mean += double{v} / columns;
+  for (const float v : x) squares += (v - mean) * (v - mean);
+  for (int i = 0; i < columns; i++) want[i] = (x[i] - mean) / std::sqrt(squares / columns + 1e-2) * weight[i] + bias[i];
+  kernels.layer_norm(x.data(), weight.data(), bias.data(), 1e-2f, y.data(), columns);
+  CHECK(close(want, y));
+}
+
+// Heads of `head` values, of which the first 2 * half are rotated.
+void check_rope(const Kernels& kernels, Random& random, int half, int head) {
+  std::vector<float> x = random.values(3 * head);
   const std::vector<float> c = random.values(half), s = random.values(half);
-  std::vector<double> want(x.size());
-  for (int i = 0; i < 6 * half; i++)
-    want[i] = double{x[i]} * c[i % half] + (i / half % 2 ? double{x[i - half]} : -double{x[i + half]}) * s[i % half];
-  kernels.rope(x.data(), c.data(), s.data(), 3, 2 * half);
+  std::vector<double> want(x.begin(), x.end());
+  for (int i = 0; i < 3 * head; i++) {
+    const int at = i % head, pair = at % half;
+    if (at < 2 * half) want[i] = double{x[i]} * c[pair] + (at < half ? -double{x[i + half]} : double{x[i - half]}) * s[pair];
+  }
+  kernels.rope(x.data(), c.data(), s.data(), 3, head, 2 * half);
   CHECK(close(want, x));
 }
 
@@ -45,9 +61,11 @@ void check_router(const Kernels& kernels, Random& random, int lanes, int rows) {
 // Two sequences in one batch. Behind each, up to where a kernel may read, lies what must not matter.
 struct AttentionTest {
   static constexpr int kFirst = 75, kTokens = 117, kCapacity = 96 + 64, kHeads = 4, kKvHeads = 2, kDim = 24;
-  const int value_dim;
-  const AttentionShape shape = {kHeads, kKvHeads, kDim, value_dim, 1.5f};
+  const int value_dim, window;
+  const bool has_sinks;
+  const AttentionShape shape = {kHeads, kKvHeads, kDim, value_dim, 1.5f, window};
   Random random{5};
+  std::vector<float> sinks = random.values(kHeads);
   std::vector<float> q = random.values(kTokens * kHeads * kDim), k = random.values(kTokens * kKvHeads * kDim);
   std::vector<float> v = random.values(kTokens * kKvHeads * value_dim);
 
@@ -66,14 +84,16 @@ struct AttentionTest {
     for (int t = 0; t < kTokens; t += at_once) {
       const int rows = std::min(at_once, kTokens - t);
       device.attention(shape, {&q[t * kHeads * kDim], rows, kHeads * kDim}, &positions[t], &bases[t], kv,
-                       {&out[t * kHeads * value_dim], rows, kHeads * value_dim});
+                       has_sinks ? sinks.data() : nullptr, {&out[t * kHeads * value_dim], rows, kHeads * value_dim});
     }
     return out;
   }
   void expect(int token, int head, double* out) const {
     std::vector<double> weight(kTokens);
-    double total = 0.0;
-    for (int t = token < kFirst ? 0 : kFirst; t <= token; t++) {
+    double total = has_sinks ? std::exp(double{sinks[head]}) : 0.0;
+    int begin = token < kFirst ? 0 : kFirst;
+    if (window > 0) begin = std::max(begin, token - window + 1);
+    for (int t = begin; t <= token; t++) {
       for (int d = 0; d < kDim; d++)
         weight[t] += double{q[(token * kHeads + head) * kDim + d]} * k[(t * kKvHeads + head / 2) * kDim + d];
       total += weight[t] = std::exp(1.5 * weight[t]);
@@ -99,7 +119,8 @@ void float_kernels_match_their_definition() {
   Random random{4};
   for_each_variant([&](const Kernels& kernels) {
     for (const int columns : {1, 16, 44, 130}) check_norm(kernels, random, columns);
-    for (const int half : {1, 16, 22}) check_rope(kernels, random, half);
+    for (const int columns : {1, 16, 44, 130}) check_layer_norm(kernels, random, columns);
+    for (const int half : {1, 16, 22}) check_rope(kernels, random, half, 2 * half), check_rope(kernels, random, half, 50);
     for (const int lanes : {16, 32, 80})
       for (int rows = 1; rows <= 9; rows++) check_router(kernels, random, lanes, rows);
   });
@@ -107,8 +128,14 @@ void float_kernels_match_their_definition() {
 
 void attention_matches_its_definition() {
   constexpr int kTokens = AttentionTest::kTokens, kHeads = AttentionTest::kHeads;
-  for (const int value_dim : {8, 40, 80}) {
-    AttentionTest test{value_dim};
+  for (const auto& [value_dim, window, sinks] : {std::tuple{8, 0, false},
+                                                 {40, 0, true},
+                                                 {80, 0, false},
+                                                 {40, 1, false},
+                                                 {8, 20, true},
+                                                 {40, 64, false},
+                                                 {80, 70, true}}) {
+    AttentionTest test{value_dim, window, sinks};
     std::vector<double> want(kTokens * kHeads * value_dim);
     for (int i = 0; i < kTokens * kHeads; i++) test.expect(i / kHeads, i % kHeads, &want[i * value_dim]);
     for_each_variant([&](const Kernels&) {
@@ -135,7 +162,7 @@ void routing_breaks_ties_by_id() {
   std::vector<int32_t> ids(kRows * kTop);
   for (int i = 0; i < kRows * kExperts; i++) logits[i / kExperts * kLanes + i % kExperts] = static_cast<float>(random.below(4));
   for (const bool normalise : {false, true}) {
-    route({kExperts, kTop, normalise}, logits.data(), kRows, kLanes, ids.data(), weights.data());
+    route({kExperts, kTop, Scoring::softmax, normalise}, {}, logits.data(), kRows, kLanes, ids.data(), weights.data());
     for (int r = 0; r < kRows; r++)
       check_routing(&logits[r * kLanes], kExperts, kTop, normalise, &ids[r * kTop], &weights[r * kTop]);
   }

@@ -22,6 +22,7 @@
   TEST(products_match_their_definition)             \
   TEST(float_kernels_match_their_definition)        \
   TEST(attention_matches_its_definition)            \
+  TEST(linear_attention_matches_its_definition)     \
   TEST(checksums_are_those_of_xxh3)                 \
   TEST(packing_comes_back_close)                    \
   TEST(experts_do_not_depend_on_threads_or_company) \

@@ -64,10 +64,19 @@ class Quantized:
     def __init__(self, codes: NDArray[numpy.int8], scales: NDArray[numpy.float32], sums: NDArray[numpy.int32]) -> None: ...
 
 class Attention:
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float) -> None: ...
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float, window: int = 0) -> None: ...
 
 class Expert:
-    def __init__(self, gate_up: Matrix, down: Matrix, down_offset: int) -> None: ...
+    def __init__(
+        self,
+        gate_up: Matrix,
+        down: Matrix,
+        down_offset: int,
+        gate_up_bias_offset: int = 0,
+        down_bias_offset: int = 0,
+        alpha: float = 0.0,
+        limit: float = 0.0,
+    ) -> None: ...
 
 class CpuDevice:
     def __init__(self, threads: int, exact_attention: bool = False) -> None: ...
@@ -78,10 +87,26 @@ class CpuDevice:
     @property
     def threads(self) -> int: ...
     @overload
-    def matmul(self, matrix: Matrix, address: int, x: Quantized, y: NDArray[numpy.float32], add: bool = False) -> None: ...
+    def matmul(
+        self,
+        matrix: Matrix,
+        address: int,
+        x: Quantized,
+        y: NDArray[numpy.float32],
+        add: bool = False,
+        bias: int = 0,
+        factor: float = 1.0,
+    ) -> None: ...
     @overload
     def matmul(
-        self, matrix: Matrix, address: int, x: NDArray[numpy.float32], y: NDArray[numpy.float32], add: bool = False
+        self,
+        matrix: Matrix,
+        address: int,
+        x: NDArray[numpy.float32],
+        y: NDArray[numpy.float32],
+        add: bool = False,
+        bias: int = 0,
+        factor: float = 1.0,
     ) -> None: ...
     @overload
     def expert(
@@ -110,6 +135,9 @@ class CpuDevice:
         y: NDArray[numpy.float32],
     ) -> None: ...
     def rms_norm(self, x: NDArray[numpy.float32], weight: int, columns: int, eps: float, y: NDArray[numpy.float32]) -> None: ...
+    def layer_norm(
+        self, x: NDArray[numpy.float32], weight: int, bias: int, columns: int, eps: float, y: NDArray[numpy.float32]
+    ) -> None: ...
     def quantize(self, x: NDArray[numpy.float32], columns: int, to: Quantized) -> None: ...
     def rope(
         self, x: NDArray[numpy.float32], cosine: NDArray[numpy.float32], sine: NDArray[numpy.float32], heads: int, head_dim: int
@@ -134,13 +162,54 @@ class CpuDevice:
         values: NDArray[numpy.uint8],
         capacity: int,
         out: NDArray[numpy.float32],
+        sinks: int = 0,
     ) -> None: ...
     def scatter_add(
         self, x: NDArray[numpy.float32], to: NDArray[numpy.int32], weights: NDArray[numpy.float32], y: NDArray[numpy.float32]
     ) -> None: ...
     def router(self, x: NDArray[numpy.float32], weight: int, hidden: int, logits: NDArray[numpy.float32]) -> None: ...
 
-def route(
-    logits: NDArray[numpy.float32], experts: int, normalise: bool, ids: NDArray[numpy.int32], weights: NDArray[numpy.float32]
-) -> None: ...
 def variants() -> list[str]: ...
+
+class Routing:
+    def __init__(
+        self,
+        experts: int,
+        top_k: int,
+        scoring: str = "softmax",
+        normalise: bool = False,
+        scaling: float = 1.0,
+        groups: int = 1,
+        top_groups: int = 1,
+        jitter: float = 0.0,
+    ) -> None: ...
+
+def route(
+    routing: Routing,
+    logits: NDArray[numpy.float32],
+    ids: NDArray[numpy.int32],
+    weights: NDArray[numpy.float32],
+    bias: int = 0,
+    correction: int = 0,
+) -> None: ...
+def sigmoid_gates(logits: NDArray[numpy.float32], column: int, gates: NDArray[numpy.float32]) -> None: ...
+
+class DeltaShape:
+    def __init__(self, key_heads: int, value_heads: int, key_dim: int, value_dim: int) -> None: ...
+
+def causal_conv(
+    device: CpuDevice, x: NDArray[numpy.float32], positions: NDArray[numpy.int32], weight: int, y: NDArray[numpy.float32]
+) -> None: ...
+def gate(
+    device: CpuDevice, x: NDArray[numpy.float32], gates: NDArray[numpy.float32], silu: bool, y: NDArray[numpy.float32]
+) -> None: ...
+def delta_gates(x: NDArray[numpy.float32], log_rates: int, bias: int) -> None: ...
+def delta_rule(
+    device: CpuDevice,
+    shape: DeltaShape,
+    mixed: NDArray[numpy.float32],
+    decays_and_rates: NDArray[numpy.float32],
+    positions: NDArray[numpy.int32],
+    state: NDArray[numpy.float32],
+    out: NDArray[numpy.float32],
+) -> None: ...

@@ -11,10 +11,12 @@ from estream import _native
 from estream.checkpoint.hub import resolve
 from estream.checkpoint.huggingface import HfCheckpoint
 from estream.errors import CheckpointError, OptionError
+from estream.float_parts import float_part, interleave
 from estream.models import family_of
-from estream.models.config import ModelConfig, ModelTensors, TensorRef
-from estream.package.layout import GROUPS, LANES, FloatPart, MatrixPart, PageSpec, Quantization, build_tape
+from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
+from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
+from estream.package.parts import GROUPS, FloatPart, MatrixPart
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
 
 DEFAULT_BITS = 4
@@ -83,11 +85,14 @@ def convert(
 
 def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
     yield from (tensors.embedding, tensors.final_norm, tensors.head)
+    optional = [tensors.final_norm_bias, tensors.head_bias]
     for layer in tensors.layers:
-        yield from (layer.input_norm, layer.q, layer.k, layer.v, layer.o, layer.post_norm, layer.router)
-        yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm is not None)
-        for expert in layer.experts:
-            yield from (expert.gate, expert.up, expert.down)
+        yield from layer.parts.values()
+        optional.append(layer.shared_gate)
+        for mlp in (*layer.experts, *([] if layer.shared is None else [layer.shared])):
+            yield from (mlp.gate, mlp.up, mlp.down)
+            optional += [mlp.gate_bias, mlp.up_bias, mlp.down_bias]
+    yield from (ref for ref in optional if ref is not None)
 
 
 class _Conversion:
@@ -109,7 +114,9 @@ class _Conversion:
 
     def run(self) -> None:
         self._embedding()
-        self._writer.add_final_norm(self._checkpoint.read_float32(self._tensors.final_norm))
+        norm, bias = self._tensors.final_norm, self._tensors.final_norm_bias
+        read = self._checkpoint.read_float32
+        self._writer.add_final_norm(read(norm), None if bias is None else read(bias))
         for spec in build_tape(self._config, self._writer.spec.quantization):
             self._writer.add_page(spec, self._page(spec))
             self._advance(spec.bytes)
@@ -134,19 +141,10 @@ class _Conversion:
         for part in spec.layout.parts:
             into = data[part.offset : part.offset + part.bytes]
             if isinstance(part, FloatPart):
-                into.view(np.float32).reshape(part.shape)[...] = self._floats(spec, part)
+                into.view(np.float32).reshape(part.shape)[...] = float_part(self._checkpoint, self._tensors, spec, part)
             else:
                 self._matrix(spec, part, into)
         return data
-
-    def _floats(self, spec: PageSpec, part: FloatPart) -> np.ndarray:
-        ref: TensorRef = getattr(self._tensors.layers[spec.layer], part.name)
-        values = self._checkpoint.read_float32(ref)
-        if part.name != "router":
-            return values
-        transposed = np.zeros(part.shape, np.float32)
-        transposed[:, : values.shape[0]] = values.T
-        return transposed
 
     def _matrix(self, spec: PageSpec, part: MatrixPart, into: np.ndarray) -> None:
         read = self._checkpoint.read_rows
@@ -155,17 +153,18 @@ class _Conversion:
             ref = self._tensors.head
             rows = read(ref, spec.first, spec.count)
         elif spec.kind == "attention":
-            ref = getattr(self._tensors.layers[spec.layer], part.name)
+            ref = self._tensors.layers[spec.layer].parts[part.name]
             rows = read(ref)
+            order = order if ref.order is None else np.asarray(ref.order, np.int32)
         else:
-            expert = self._tensors.layers[spec.layer].experts[spec.expert]
+            mlp = self._mlp(spec)
             if part.name == "down":
-                ref = expert.down
+                ref = mlp.down
                 rows = np.ascontiguousarray(read(ref)[:, spec.first : spec.first + spec.count])
             else:
-                ref = expert.gate
-                self._same_dtype(expert.gate, expert.up)
-                halves = [read(half, spec.first, spec.count) for half in (expert.gate, expert.up)]
+                ref = mlp.gate
+                self._same_dtype(mlp.gate, mlp.up)
+                halves = [read(half, spec.first, spec.count) for half in (mlp.gate, mlp.up)]
                 rows = np.concatenate(halves)
                 order = interleave(spec.count, part.outputs)
         matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
@@ -177,14 +176,13 @@ class _Conversion:
                 "is not finite or too large to quantise"
             )
 
+    def _mlp(self, spec: PageSpec) -> MlpTensors:
+        layer = self._tensors.layers[spec.layer]
+        if spec.kind == "expert":
+            return layer.experts[spec.expert]
+        assert layer.shared is not None
+        return layer.shared
+
     def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
         if self._checkpoint.dtype(first) != self._checkpoint.dtype(second):
             raise CheckpointError(f"tensors '{first.name}' and '{second.name}' must have one dtype")
-
-
-def interleave(width: int, outputs: int) -> np.ndarray:
-    """Source rows (gate rows, then up rows) of a gate_up matrix whose panels hold 16 gate and 16 up outputs; -1 pads."""
-    unit = np.arange(outputs // 2, dtype=np.int32)
-    gate = np.where(unit < width, unit, -1).reshape(-1, 1, LANES)
-    up = np.where(unit < width, unit + width, -1).reshape(-1, 1, LANES)
-    return np.ascontiguousarray(np.concatenate([gate, up], 1).reshape(-1), np.int32)

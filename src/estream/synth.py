@@ -1,8 +1,6 @@
 """Packages at published shapes with random weights: for benchmarks and capacity tests, without a download."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -10,61 +8,11 @@ from estream.conversion import DENSE_BITS, ConvertOptions, Progress
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
-from estream.package.layout import FloatPart, MatrixPart, PageSpec, Quantization, build_tape
+from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
+from estream.package.parts import FloatPart, MatrixPart
 from estream.package.writer import PackageSpec, embedding_rows_per_write, write_package
-
-#: config.json of published models, as far as the shape is concerned.
-SHAPES: Mapping[str, Mapping[str, Any]] = {
-    "olmoe-1b-7b": {
-        "architectures": ["OlmoeForCausalLM"],
-        "hidden_size": 2048,
-        "intermediate_size": 1024,
-        "max_position_embeddings": 4096,
-        "norm_topk_prob": False,
-        "num_attention_heads": 16,
-        "num_experts": 64,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 16,
-        "num_key_value_heads": 16,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 10000.0,
-        "tie_word_embeddings": False,
-        "vocab_size": 50304,
-    },
-    "mixtral-8x7b": {
-        "architectures": ["MixtralForCausalLM"],
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "max_position_embeddings": 32768,
-        "num_attention_heads": 32,
-        "num_experts_per_tok": 2,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 8,
-        "num_local_experts": 8,
-        "rms_norm_eps": 1e-5,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": False,
-        "vocab_size": 32000,
-    },
-    "qwen3-30b-a3b": {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "head_dim": 128,
-        "hidden_size": 2048,
-        "max_position_embeddings": 40960,
-        "moe_intermediate_size": 768,
-        "norm_topk_prob": True,
-        "num_attention_heads": 32,
-        "num_experts": 128,
-        "num_experts_per_tok": 8,
-        "num_hidden_layers": 48,
-        "num_key_value_heads": 4,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1000000.0,
-        "tie_word_embeddings": False,
-        "vocab_size": 151936,
-    },
-}
+from estream.synth_shapes import SHAPES
 
 #: Standard deviation of the weights, as in the initialisation of these models.
 _DEVIATION = 0.02
@@ -148,7 +96,7 @@ class _RandomPages:
         blocks[:, codes:].view(np.float16)[...] = scale
 
     def _floats(self, part: FloatPart, into: np.ndarray) -> None:
-        if len(part.shape) == 1:
+        if part.name.endswith("norm"):
             into[...] = 1.0
         else:
             into[...] = self._cut(self._normal, into.size).reshape(into.shape) * np.float32(_DEVIATION)

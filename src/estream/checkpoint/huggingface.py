@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint folder: ``config.json`` and safetensors in one file or in shards, with or without index."""
 
 import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,27 +82,43 @@ class HfCheckpoint:
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.
 
-        Vectors are one row. For a fused tensor, rows are counted within the part that ``ref`` names.
+        Vectors are one row. Rows are counted within the part that ``ref`` names; its order is left to the caller. Memory
+        holds what is read: those rows alone, or one whole matrix where it is stored transposed or with others between.
         """
         tensor = self.tensors[ref.name]
-        numpy_type = np.dtype(DTYPES[tensor.dtype][1])
+        vector = len(tensor.shape) == (1 if ref.expert is None else 2)
         columns = tensor.shape[-1]
-        if ref.expert is None:
-            rows, start = (1 if len(tensor.shape) == 1 else tensor.shape[0]), 0
-        else:
-            rows, start = ref.all_rows, ref.expert * tensor.shape[1] + ref.first_row
-        count = rows - first if count is None else count
-        data = np.empty((count, columns), numpy_type)
-        offset = tensor.offset + (start + first) * columns * numpy_type.itemsize
-        _read_fully(tensor.file, offset, data)
+        rows = 1 if vector else math.prod(tensor.shape[:-1]) if ref.expert is None else tensor.shape[-2]
+        matrix_start = 0 if ref.expert is None else ref.expert * rows
+        if vector or ref.transposed or ref.step > 1:
+            whole = self._read(tensor, matrix_start, rows, columns)
+            whole = whole.T if ref.transposed else whole
+            if vector:
+                return np.ascontiguousarray(_part(whole.T, ref, 0, None).T)
+            return np.ascontiguousarray(_part(whole, ref, first, count))
+        available = ref.all_rows or rows
+        count = available - first if count is None else count
+        return self._read(tensor, matrix_start + ref.first_row + first, count, columns)
+
+    def _read(self, tensor: StoredTensor, first: int, count: int, columns: int) -> np.ndarray:
+        """Rows [first, first + count), where a tensor is taken for a matrix with so many columns."""
+        data = np.empty((count, columns), np.dtype(DTYPES[tensor.dtype][1]))
+        _read_fully(tensor.file, tensor.offset + first * columns * data.itemsize, data)
         return data
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
-        """A small tensor, widened to float32, in its own shape; refuses values that are not finite."""
-        values = widen(self.read_rows(ref), self.dtype(ref)).reshape(ref.shape)
+        """A small matrix or vector, widened to float32; refuses values that are not finite."""
+        values = widen(self.read_rows(ref), self.dtype(ref))
+        values = values.reshape(-1) if len(ref.shape) == (1 if ref.expert is None else 2) else values
         if not np.isfinite(values).all():
             raise CheckpointError(f"{self.tensors[ref.name].file.name}: tensor '{ref.name}' holds values that are not finite")
-        return values
+        return values + np.float32(ref.added) if ref.added else values
+
+
+def _part(rows: np.ndarray, ref: TensorRef, first: int, count: int | None) -> np.ndarray:
+    """Rows [first, first + count) of those that ``ref`` names."""
+    named = rows[ref.first_row :: ref.step][: ref.all_rows or None]
+    return named[first : None if count is None else first + count]
 
 
 def widen(bits: np.ndarray, dtype: str) -> np.ndarray:

@@ -9,8 +9,8 @@ import typer
 
 from estream.cli.output import print_json, print_pairs, progress, say
 from estream.errors import PackageError
-from estream.package.layout import MatrixPart
 from estream.package.package import Package, open_package
+from estream.package.parts import MatrixPart
 from estream.package.verify import verify
 from estream.units import format_bytes
 
@@ -54,15 +54,12 @@ def inspect_command(path: PackagePath, as_json: Json = False) -> None:
     if as_json:
         print_json(facts)
         return
-    model, attention, moe = facts["model"], facts["model"]["attention"], facts["model"]["moe"]
     quantization = facts["quantization"]
     rows = {
         "family": facts["family"] + (" (synthetic, random weights)" if facts["synthetic"] else ""),
         "source": f"{facts['source']['name']} ({facts['source']['kind']}), by {facts['created_by']}",
         "device": facts["device"],
-        "layers": f"{model['layers']} x (attention, {moe['experts']} experts of width {moe['width']}, {moe['top_k']} a token)",
-        "hidden": f"{model['hidden']}, vocabulary {model['vocabulary']}, context {model['context']}",
-        "heads": f"{attention['heads']} queries, {attention['kv_heads']} keys and values, size {attention['head_dim']}",
+        **_model_rows(facts["model"]),
         "weights": f"{facts['quantized_weights'] / 1e9:.3g} billion, {facts['bits_per_weight']:.2f} bits each on average",
         "quantization": f"experts {quantization['expert_bits']} bits, attention and head {quantization['dense_bits']} bits, "
         f"groups of {quantization['group']}",
@@ -72,6 +69,27 @@ def inspect_command(path: PackagePath, as_json: Json = False) -> None:
         "size": format_bytes(facts["bytes"]),
     }
     print_pairs(str(path), rows)
+
+
+def _model_rows(model: dict[str, Any]) -> dict[str, str]:
+    attention, moe = model["attention"], model["moe"]
+    shared = f", a shared one of width {moe['shared_width']}" if moe["shared_width"] else ""
+    experts = f"{moe['experts']} experts of width {moe['width']}, {moe['top_k']} a token{shared}"
+    dense = len(model["dense_layers"])
+    layers = f"{model['layers'] - dense} x (attention, {experts})"
+    heads = f"{attention['heads']} queries, {attention['kv_heads']} keys and values, size {attention['head_dim']}"
+    if attention["latent"]:
+        heads = f"{attention['heads']} of size {attention['head_dim']}, from {attention['latent']['kv_rank']} latent values"
+    if windowed := len(attention["window_layers"]):
+        heads += f"; {windowed} layers see {attention['window']} tokens"
+    if linear := len(attention["delta_layers"]):
+        delta = attention["delta"]
+        heads += f"; {linear} layers linear, {delta['value_heads']} states of {delta['key_dim']} x {delta['value_dim']}"
+    return {
+        "layers": layers + (f", {dense} x (attention, MLP of width {model['dense_width']})" if dense else ""),
+        "hidden": f"{model['hidden']}, vocabulary {model['vocabulary']}, context {model['context']}",
+        "heads": heads,
+    }
 
 
 def verify_command(path: PackagePath, as_json: Json = False) -> None:

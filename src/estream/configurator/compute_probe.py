@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from statistics import median
 
 import numpy as np
 
-from estream.configurator.costs import MeasuredCosts
+from estream.configurator.costs import FULL, MeasuredCosts, attention_kind
 from estream.configurator.curve import Curve, Point
 from estream.configurator.storage_probe import Scratch, StorageProbe
 from estream.devices.base import Device
@@ -44,26 +43,33 @@ class ComputeProbe:
         self._rng = np.random.default_rng(0)
 
     def costs(self) -> MeasuredCosts:
-        """Every table, from pages of a middle layer (attention, router, experts), of the last one and of the head."""
-        middle = max(0, self._config.layers // 2 - 1)
+        """Every table, from the first layer of each kind, the last one and the head."""
         lengths = self._lengths()
-        attention, last, router = self._blocks(middle, lengths)
+        layers = {attention_kind(self._config, n): n for n in reversed(range(self._config.layers - 1))}
+        layers.setdefault(FULL, max(0, self._config.layers - 1))
+        attention = {kind: self._attention(layer, lengths) for kind, layer in layers.items()}
         head = next(p for p in self._tape if p.spec.kind == "head")
+        shared = next((p for p in self._tape if p.spec.kind == "shared"), None)
         return MeasuredCosts(
-            attention_curve=attention,
-            last_attention=last,
-            attention_square=self._square(attention),
-            router_curve=router,
-            expert_curve=self._experts(middle, lengths[-1]),
+            attention_curves=attention,
+            last_attention=self._attention(self._config.layers - 1, lengths),
+            attention_square=self._square(attention[FULL]),
+            router_curve=self._router(lengths),
+            expert_curve=self._mlps("expert", self._moe_layer, lengths[-1]),
             head_curve=self._head(head),
             head_bytes=head.bytes,
+            shared_curve=None if shared is None else self._mlps("shared", shared.spec.layer, lengths[-1]),
+            shared_bytes=1 if shared is None else shared.bytes,
         )
+
+    @property
+    def _moe_layer(self) -> int:
+        return next(p.spec.layer for p in self._tape if p.spec.kind == "expert")
 
     def interference(self, storage: StorageProbe, lanes: int, request: int, rate: float) -> tuple[float, float]:
         """How much longer computing takes while lanes read, and reading while all threads compute: factors of at least 1."""
         rows = min(128, self._lengths()[-1])
-        layer, half = max(0, self._config.layers // 2 - 1), len(self._pages) // 2
-        with self._loaded("expert", layer, half) as pages, self._bound(rows):
+        with self._loaded("expert", self._moe_layer, len(self._pages) // 2) as pages, self._bound(rows):
             run = self._expert_call(pages, rows)
             # What is read must not go where the experts lie.
             storage = storage.into(self._pages.part(self._used, len(self._pages)))
@@ -126,26 +132,29 @@ class ComputeProbe:
         self._used += page.padded_bytes
         return address
 
-    def _blocks(self, layer: int, lengths: Sequence[int]) -> tuple[Curve, Curve, Curve]:
-        """Attention, the last layer's attention, and the router, as functions of one prompt's length."""
-        tables: tuple[list[Point], list[Point], list[Point]] = ([], [], [])
-        with self._loaded("attention", layer) as middle, self._loaded("router", layer) as router:
+    def _attention(self, layer: int, lengths: Sequence[int]) -> Curve:
+        """A layer's attention as a function of one prompt's length; in the last layer one row goes on."""
+        points: list[Point] = []
+        with self._loaded("attention", layer) as pages:
+            (page, address), *_ = pages
             for tokens in lengths:
-                samples: tuple[list[float], list[float], list[float]] = ([], [], [])
+                # The first call warms up.
                 with self._bound(tokens):
-                    (a, a_at), (r, r_at) = middle[0], router[0]
-                    last = replace(a.spec, layer=self._config.layers - 1)
-                    for _ in range(_ROUNDS + 1):
-                        samples[0].append(_timed(partial(self._device.attention, a.spec, a_at)))
-                        samples[2].append(_timed(partial(self._device.route, r.spec, r_at)))
-                    for _ in range(_ROUNDS + 1):
-                        samples[1].append(_timed(partial(self._device.attention, last, a_at)))
-                for table, values in zip(tables, samples, strict=True):
-                    table.append(Point.of(tokens, values[1:]))  # the first call warms up
-                if tables[0][-1].value > _LONGEST_SECONDS:
+                    call = partial(self._device.attention, page.spec, address)
+                    points.append(Point.of(tokens, [_timed(call) for _ in range(_ROUNDS + 1)][1:]))
+                if points[-1].value > _LONGEST_SECONDS:
                     break
-        attention, final, routing = (Curve.of(table) for table in tables)
-        return attention, final, routing
+        return Curve.of(points)
+
+    def _router(self, lengths: Sequence[int]) -> Curve:
+        points = []
+        with self._loaded("router", self._moe_layer) as pages:
+            (page, address), *_ = pages
+            for tokens in lengths:
+                with self._bound(tokens):
+                    call = partial(self._device.route, page.spec, address)
+                    points.append(Point.of(tokens, [_timed(call) for _ in range(_ROUNDS + 1)][1:]))
+        return Curve.of(points)
 
     def _square(self, attention: Curve) -> float:
         """Seconds per squared token: the second difference of the two longest lengths, one twice the other."""
@@ -154,12 +163,12 @@ class ComputeProbe:
         half, whole = attention.points[-2], attention.points[-1]
         return max(0.0, (whole.value - whole.x / half.x * half.value) / (whole.x**2 - whole.x * half.x))
 
-    def _experts(self, layer: int, most: int) -> Curve:
+    def _mlps(self, kind: str, layer: int, most: int) -> Curve:
         points = []
-        with self._loaded("expert", layer) as pages:
+        with self._loaded(kind, layer) as pages:
             for rows in (n for n in self._device.timed_rows if n <= most):
                 with self._bound(rows):
-                    run = self._expert_call(pages, rows)
+                    run = self._expert_call(pages, rows) if kind == "expert" else self._shared_call(pages)
                     run()
                     points.append(Point.of(rows, [median(_timed(run) for _ in range(7)) for _ in range(_ROUNDS)]))
         return Curve.of(points)
@@ -179,6 +188,15 @@ class ComputeProbe:
 
         return run
 
+    def _shared_call(self, pages: Sequence[tuple[Page, int]]) -> Callable[[], None]:
+        turn = cycle(pages)
+
+        def run() -> None:
+            page, address = next(turn)
+            self._device.shared(page.spec, address)
+
+        return run
+
     def _head(self, page: Page) -> Curve:
         points = []
         with self._loaded("head", page.spec.layer) as pages:
@@ -193,7 +211,7 @@ class ComputeProbe:
                 if rows > self._config.context:
                     break
                 with self._wanting(rows):
-                    self._device.final_norm(norm)
+                    self._device.final_norm(norm, None)
                     run()
                     points.append(Point.of(rows, [median(_timed(run) for _ in range(5)) for _ in range(_ROUNDS)]))
         return Curve.of(points)

@@ -7,7 +7,20 @@ from typing import Any, Protocol
 from estream.configurator.curve import Curve
 from estream.errors import OptionError
 from estream.models.config import ModelConfig
-from estream.package.layout import FloatPart, MatrixPart, PageSpec
+from estream.package.layout import PageSpec
+from estream.package.parts import FloatPart, MatrixPart
+
+#: Kinds of attention that take different times: a token sees all before it, or a window, or a state.
+FULL, WINDOW, LINEAR = "full", "window", "linear"
+#: Matrices that in the last layer are multiplied by the wanted rows alone.
+_OF_QUERIES = ("q", "q_a", "q_gate", "o")
+
+
+def attention_kind(config: ModelConfig, layer: int) -> str:
+    """Which table of attention a layer's time is read from."""
+    if layer in config.attention.delta_layers:
+        return LINEAR
+    return WINDOW if config.attention.window_of(layer) else FULL
 
 
 class Costs(Protocol):
@@ -17,6 +30,9 @@ class Costs(Protocol):
         """An attention block over sequences of these lengths; in the last layer ``wanted`` rows go on."""
 
     def router(self, spec: PageSpec, rows: int) -> float: ...
+
+    def shared(self, spec: PageSpec, rows: int) -> float:
+        """An MLP that serves every row, or a slice of one."""
 
     def expert(self, spec: PageSpec, rows: int) -> float:
         """An expert, or a slice of one."""
@@ -30,24 +46,28 @@ class Costs(Protocol):
 class MeasuredCosts:
     """Tables of one package on one machine.
 
-    ``attention`` and ``last_attention`` (one row goes on) are functions of the length of a single sequence.
-    ``attention_square`` is the part of them, in seconds per squared token, that grows with each sequence's own square.
-    ``expert`` is a function of rows; ``head`` of rows, for a page of ``head_bytes``.
+    ``attention_curves``, one for each kind of attention (see :func:`attention_kind`), and ``last_attention`` (one row goes
+    on) are functions of the length of a single sequence. ``attention_square`` is the part of them, in seconds per squared
+    token, that grows with each sequence's own square. ``expert`` is a function of rows, as are ``shared``, for a page of
+    ``shared_bytes`` (None where no MLP serves every row), and ``head``, for one of ``head_bytes``.
     """
 
-    attention_curve: Curve
+    attention_curves: Mapping[str, Curve]
     last_attention: Curve
     attention_square: float
     router_curve: Curve
     expert_curve: Curve
     head_curve: Curve
     head_bytes: int
+    shared_curve: Curve | None = None
+    shared_bytes: int = 1
 
     def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
         tokens = sum(lengths)
         # One sequence of all tokens would attend to more pairs than the sequences do.
-        saved = self.attention_square * (tokens**2 - sum(n * n for n in lengths))
-        whole = max(0.0, self.attention_curve(tokens) - saved)
+        kind = attention_kind(config, spec.layer)
+        saved = self.attention_square * (tokens**2 - sum(n * n for n in lengths)) if kind == FULL else 0.0
+        whole = max(0.0, self.attention_curves[kind](tokens) - saved)
         if wanted is None:
             return whole
         last = self.last_attention(tokens)
@@ -55,6 +75,10 @@ class MeasuredCosts:
 
     def router(self, spec: PageSpec, rows: int) -> float:
         return self.router_curve(rows)
+
+    def shared(self, spec: PageSpec, rows: int) -> float:
+        assert self.shared_curve is not None
+        return self.shared_curve(rows) * spec.bytes / self.shared_bytes
 
     def expert(self, spec: PageSpec, rows: int) -> float:
         return self.expert_curve(rows)
@@ -64,13 +88,15 @@ class MeasuredCosts:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "attention": self.attention_curve.to_json(),
+            "attention": {kind: curve.to_json() for kind, curve in self.attention_curves.items()},
             "last_attention": self.last_attention.to_json(),
             "attention_square": self.attention_square,
             "router": self.router_curve.to_json(),
             "expert": self.expert_curve.to_json(),
             "head": self.head_curve.to_json(),
             "head_bytes": self.head_bytes,
+            "shared": None if self.shared_curve is None else self.shared_curve.to_json(),
+            "shared_bytes": self.shared_bytes,
         }
 
     @staticmethod
@@ -80,14 +106,19 @@ class MeasuredCosts:
         def curve(key: str) -> Curve:
             return Curve.from_json(data.get(key), f"{where}.{key}")
 
+        attention = data.get("attention")
+        if not isinstance(attention, dict) or FULL not in attention:
+            raise OptionError(f"{where}.attention must hold a table for each kind of attention, '{FULL}' among them")
         return MeasuredCosts(
-            curve("attention"),
+            {kind: Curve.from_json(rows, f"{where}.attention.{kind}") for kind, rows in attention.items()},
             curve("last_attention"),
             _number(where, data, "attention_square"),
             curve("router"),
             curve("expert"),
             curve("head"),
             int(_number(where, data, "head_bytes")),
+            None if data.get("shared") is None else curve("shared"),
+            int(_number(where, data, "shared_bytes")),
         )
 
 
@@ -108,18 +139,24 @@ class RatedCosts:
     def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
         tokens, a = sum(lengths), config.attention
         rows = tokens if wanted is None else wanted
-        pairs = sum(n * n / 2 for n in lengths) if wanted is None else wanted * max(lengths)
-        products = sum(self._product(p, tokens if p.name in ("k", "v") else rows) for p in _matrices(spec))
+        seen = a.window_of(spec.layer) or max(lengths)
+        pairs = sum(n * min(n, seen) / 2 for n in lengths) if wanted is None else wanted * min(max(lengths), seen)
+        products = sum(self._product(p, rows if p.name in _OF_QUERIES else tokens) for p in _matrices(spec))
+        if spec.layer in a.delta_layers:
+            pairs = 0.0
         # Scores and weighted values are a multiplication and an addition each.
-        return self.call_s + products + pairs * 4 * a.heads * a.head_dim / self.attention_ops_per_s
+        return self.call_s + products + pairs * 2 * a.heads * (a.head_dim + a.value_dim) / self.attention_ops_per_s
 
     def router(self, spec: PageSpec, rows: int) -> float:
-        weights = max(p.bytes for p in spec.layout.parts if isinstance(p, FloatPart)) // 4
+        weights = sum(p.bytes for p in spec.layout.parts if isinstance(p, FloatPart)) // 4
         return self.call_s + 2 * weights * rows / self.attention_ops_per_s
 
     def expert(self, spec: PageSpec, rows: int) -> float:
         calls, padded = self._cover(rows)
         return calls * self.call_s + sum(self._product(p, padded) for p in _matrices(spec))
+
+    def shared(self, spec: PageSpec, rows: int) -> float:
+        return self.expert(spec, rows)
 
     def head(self, spec: PageSpec, rows: int) -> float:
         return self.call_s + sum(self._product(p, rows) for p in _matrices(spec))

@@ -29,6 +29,7 @@ from estream.engine.schedule import ReadSchedule, expected_share
 from estream.engine.sweep import Sweep
 from estream.models.config import ModelConfig
 from estream.package.manifest import Manifest, Page
+from estream.package.package import FinalNorm
 
 #: Pages that are simulated one by one.
 WHOLE_PAGES = 900
@@ -178,7 +179,7 @@ class SimulatedSweep:
         schedule = ReadSchedule(config, self._tape, self._resident, speculative, early)
         self._pager.assume_resident(self._resident)
         self._pager.begin(schedule, self._layout.ring_offset, self._layout.ring_bytes)
-        sweep = Sweep(self._tape, self._device, self._pager, np.empty(0, np.float32), self._clock)
+        sweep = Sweep(self._tape, self._device, self._pager, FinalNorm(np.empty(0, np.float32), None), self._clock)
         sweep.run(_NO_BATCH, cast("Activations", _NoArrays()), cast("EmbeddingReader", embedding))
         self._pager.end()
         used = self._layout.ring_offset + self._layout.ring_bytes + self._plan.bytes - self._layout.activations_offset

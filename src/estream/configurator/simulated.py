@@ -133,7 +133,10 @@ class SimulatedDevice:
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
-        return self._routing_of(spec.layer)
+        return RoutingLists.none() if spec.layer in self.config.dense_layers else self._routing_of(spec.layer)
+
+    def shared(self, spec: PageSpec, address: int) -> None:
+        self._compute(self.profile.costs.shared(spec, self._rows(spec.layer)))
 
     def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
@@ -155,7 +158,7 @@ class SimulatedDevice:
     def end_experts(self) -> None:
         """Nothing is left to combine."""
 
-    def final_norm(self, weight: np.ndarray) -> None:
+    def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         """A few rows: no time worth counting."""
 
     def release(self) -> None:

@@ -14,7 +14,9 @@ from estream.package.layout import PageSpec
 
 
 class Device(Protocol):
-    """One sweep is begin_sweep, then for each layer attention, route, begin_experts, expert ..., end_experts; then head."""
+    """One sweep is begin_sweep, then for each layer attention, route, begin_experts, shared ..., expert ..., end_experts;
+    then head.
+    """
 
     @property
     def name(self) -> str: ...
@@ -33,7 +35,7 @@ class Device(Protocol):
         """Add the attention block of ``spec.layer`` to the residual. In the last layer only wanted rows go on."""
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
-        """Normalise the residual for the experts and choose the experts of each row."""
+        """Normalise the residual for the MLPs and choose the experts of each row; a dense layer has none."""
 
     def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
         """Experts that the layer of this router, the next one, will use almost surely, judged by the residual as it is."""
@@ -41,14 +43,17 @@ class Device(Protocol):
     def begin_experts(self, routing: RoutingLists) -> None:
         """The routing of the experts to come."""
 
+    def shared(self, spec: PageSpec, address: int) -> None:
+        """Add the output of the MLP (or slice) that serves every row."""
+
     def expert(self, spec: PageSpec, address: int) -> None:
         """Add one expert's (or slice's) output to the residual of its rows, scaled by the routing weights."""
 
     def end_experts(self) -> None:
         """All experts of the layer have been computed."""
 
-    def final_norm(self, weight: np.ndarray) -> None:
-        """The weights, float32 [hidden], by which wanted rows are normalised for the head."""
+    def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
+        """The weights, float32 [hidden], by which wanted rows are normalised for the head; the bias of a layer norm."""
 
     def release(self) -> None:
         """Forget the arrays of the last sweep."""

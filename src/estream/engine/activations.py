@@ -7,13 +7,14 @@ import numpy as np
 
 from estream import _native
 from estream.engine.batch import Batch
-from estream.models.config import ModelConfig
-from estream.package.layout import LANES, Quantization, group_for
+from estream.models.config import DeltaConfig, ModelConfig
+from estream.package.layout import Quantization, router_lanes
+from estream.package.parts import LANES, group_for
 from estream.units import round_up
 
 #: Tokens that attention and the router work on at once.
 CHUNK = 512
-#: Tokens of one expert whose intermediate activations exist at once.
+#: Tokens of one MLP whose intermediate activations exist at once.
 EXPERT_ROWS = 256
 
 _ALIGNMENT = 4096
@@ -70,26 +71,49 @@ class QuantizedPlan:
 
 @dataclass(frozen=True)
 class ActivationPlan:
-    """The arrays that a batch of ``tokens`` needs. T tokens, C = min(T, CHUNK), W wanted rows; widths padded to groups."""
+    """The arrays that a batch of ``tokens`` needs. T tokens, C = min(T, CHUNK), W wanted rows; widths padded to groups.
+
+    What a model does not need has no bytes: latent arrays without latent attention, and so on.
+    """
 
     residual: Array  # [T, hidden]
     last_residual: Array  # [W, hidden]
     keys: Array  # bytes: [kv_heads * capacity * head_dim] elements, in the device's own order
-    values: Array  # bytes: [kv_heads * capacity * head_dim rounded up to 16] elements
+    values: Array  # bytes: [kv_heads * capacity * value_dim rounded up to 16] elements
     ffn_input: QuantizedPlan | Array  # normalised rows of all tokens, for the experts
     expert_ids: Array  # [T, top_k]
     expert_weights: Array  # [T, top_k]
+    shared_weights: Array  # [T], of the MLP that serves every token
     normed: Array  # [C, hidden]
     normed_quantized: QuantizedPlan
     queries: Array  # [C, query_width]
-    new_keys: Array  # [C, kv_width]
-    new_values: Array  # [C, kv_width]
-    attended: Array  # [C, query_width]
+    new_keys: Array  # [C, key_width]
+    new_values: Array  # [C, value_width]
+    latent: Array  # [C, kv_rank], and the same normalised
+    latent_normed: Array
+    latent_quantized: QuantizedPlan
+    query_latent: Array  # [C, query_rank], and the same normalised
+    query_latent_normed: Array
+    query_latent_quantized: QuantizedPlan
+    plain_keys: Array  # [C, heads * (head_dim - rotated)]
+    rotated_keys: Array  # [C, rotated], which all heads share
+    gates: Array  # [C, output_width], where outputs are gated
+    linear_inputs: Array  # [C + taps - 1, mixed_width]: the last rows of the chunk before, then this chunk's
+    linear_mixed: Array  # [C, mixed_width]
+    linear_rates: Array  # [C, 2 * value_heads]
+    linear_gates: Array  # [C, value_width]
+    linear_state: Array  # [value_heads, key_dim, value_dim], of the prompt at hand
+    linear_read: Array  # [C, value_width], and the same gated
+    linear_out: Array
+    linear_out_quantized: QuantizedPlan
+    attended: Array  # [C, output_width]
     attended_quantized: QuantizedPlan
-    angles: Array  # [2, C, head_dim / 2]
+    angles: Array  # [2, C, rotated / 2]
     router_logits: Array  # [C, lanes]
-    expert_hidden: Array  # [EXPERT_ROWS, width]
-    expert_quantized: QuantizedPlan
+    mlp_hidden: Array  # [EXPERT_ROWS, widest MLP page], used as [EXPERT_ROWS, width] of the page at hand; so the next three
+    mlp_codes: Array  # [EXPERT_ROWS, widest]
+    mlp_scales: Array  # [EXPERT_ROWS, most groups]
+    mlp_sums: Array  # [EXPERT_ROWS, most groups]
     expert_partial: Array  # [T, hidden], where experts are cut into slices
     logits: Array  # [W, vocabulary]
 
@@ -140,19 +164,49 @@ class Activations:
     ffn_input: QuantizedArrays | np.ndarray
     expert_ids: np.ndarray
     expert_weights: np.ndarray
+    shared_weights: np.ndarray
     normed: np.ndarray
     normed_quantized: QuantizedArrays
     queries: np.ndarray
     new_keys: np.ndarray
     new_values: np.ndarray
+    latent: np.ndarray
+    latent_normed: np.ndarray
+    latent_quantized: QuantizedArrays
+    query_latent: np.ndarray
+    query_latent_normed: np.ndarray
+    query_latent_quantized: QuantizedArrays
+    plain_keys: np.ndarray
+    rotated_keys: np.ndarray
+    gates: np.ndarray
+    linear_inputs: np.ndarray
+    linear_mixed: np.ndarray
+    linear_rates: np.ndarray
+    linear_gates: np.ndarray
+    linear_state: np.ndarray
+    linear_read: np.ndarray
+    linear_out: np.ndarray
+    linear_out_quantized: QuantizedArrays
     attended: np.ndarray
     attended_quantized: QuantizedArrays
     angles: np.ndarray
     router_logits: np.ndarray
-    expert_hidden: np.ndarray
-    expert_quantized: QuantizedArrays
+    mlp_hidden: np.ndarray
+    mlp_codes: np.ndarray
+    mlp_scales: np.ndarray
+    mlp_sums: np.ndarray
     expert_partial: np.ndarray
     logits: np.ndarray
+
+    def mlp_scratch(self, width: int, group: int) -> "tuple[np.ndarray, _native.Quantized]":
+        """Room for the intermediate activations of an MLP page whose ``down`` has so many inputs."""
+        rows, groups = len(self.mlp_hidden), width // group
+
+        def first(array: np.ndarray, columns: int) -> np.ndarray:
+            return array.reshape(-1)[: rows * columns].reshape(rows, columns)
+
+        quantized = QuantizedArrays(first(self.mlp_codes, width), first(self.mlp_scales, groups), first(self.mlp_sums, groups))
+        return first(self.mlp_hidden, width), quantized.rows(0, rows)
 
 
 def plan_activations(
@@ -169,26 +223,53 @@ def plan_activations(
     def quantized(rows: int, width: int) -> QuantizedPlan:
         return QuantizedPlan(rows, padded(width), group_for(width, quantization.group))
 
-    width = config.moe.width // quantization.expert_slices
+    delta = attention.delta or DeltaConfig(0, 0, 0, 0, 1)
+    latent = attention.latent
+    kv_rank, query_rank = (latent.kv_rank, latent.query_rank) if latent else (0, 0)
+    plain, rotated = (attention.head_dim - attention.rope.dims, attention.rope.dims) if latent else (0, 0)
+    widths = [config.moe.width // quantization.expert_slices]
+    widths += [config.shared_width(n) // quantization.shared_slices_of(config, n) for n in range(config.layers)]
+    widest = max(map(padded, widths))
+    groups = max(padded(n) // group_for(n, quantization.group) for n in widths)
     return ActivationPlan(
         residual=floats(tokens, hidden),
         last_residual=floats(wanted, hidden),
         keys=raw(attention.kv_heads * batch.kv_capacity * attention.head_dim * kv_element_bytes),
-        values=raw(attention.kv_heads * batch.kv_capacity * round_up(attention.head_dim, LANES) * kv_element_bytes),
+        values=raw(attention.kv_heads * batch.kv_capacity * round_up(attention.value_dim, LANES) * kv_element_bytes),
         ffn_input=floats(tokens, padded(hidden)) if float_activations else quantized(tokens, hidden),
         expert_ids=integers(tokens, config.moe.top_k),
         expert_weights=floats(tokens, config.moe.top_k),
+        shared_weights=floats(tokens if config.moe.shared_width or config.dense_layers else 0),
         normed=floats(chunk, padded(hidden)),
         normed_quantized=quantized(chunk, hidden),
         queries=floats(chunk, attention.query_width),
-        new_keys=floats(chunk, attention.kv_width),
-        new_values=floats(chunk, attention.kv_width),
-        attended=floats(chunk, padded(attention.query_width)),
-        attended_quantized=quantized(chunk, attention.query_width),
-        angles=floats(2, chunk, attention.head_dim // 2),
-        router_logits=floats(chunk, round_up(config.moe.experts, LANES)),
-        expert_hidden=floats(expert_rows, padded(width)),
-        expert_quantized=quantized(expert_rows, width),
+        new_keys=floats(chunk, attention.key_width),
+        new_values=floats(chunk, attention.value_width),
+        latent=floats(chunk, kv_rank),
+        latent_normed=floats(chunk, padded(kv_rank)),
+        latent_quantized=quantized(chunk, kv_rank),
+        query_latent=floats(chunk, query_rank),
+        query_latent_normed=floats(chunk, padded(query_rank)),
+        query_latent_quantized=quantized(chunk, query_rank),
+        plain_keys=floats(chunk, attention.heads * plain),
+        rotated_keys=floats(chunk, rotated),
+        gates=floats(chunk, attention.output_width if attention.output_gate else 0),
+        linear_inputs=floats(chunk + delta.taps - 1, delta.mixed_width),
+        linear_mixed=floats(chunk, delta.mixed_width),
+        linear_rates=floats(chunk, 2 * delta.value_heads),
+        linear_gates=floats(chunk, delta.value_width),
+        linear_state=floats(delta.value_heads, delta.key_dim, delta.value_dim),
+        linear_read=floats(chunk, delta.value_width),
+        linear_out=floats(chunk, padded(delta.value_width)),
+        linear_out_quantized=quantized(chunk, delta.value_width),
+        attended=floats(chunk, padded(attention.output_width)),
+        attended_quantized=quantized(chunk, attention.output_width),
+        angles=floats(2, chunk, attention.rope.dims // 2),
+        router_logits=floats(chunk, router_lanes(config)),
+        mlp_hidden=floats(expert_rows, widest),
+        mlp_codes=Array((expert_rows, widest), np.dtype(np.int8)),
+        mlp_scales=floats(expert_rows, groups),
+        mlp_sums=integers(expert_rows, groups),
         expert_partial=floats(tokens if quantization.expert_slices > 1 else 0, hidden),
         logits=floats(wanted, config.vocabulary),
     )

@@ -48,6 +48,11 @@ class Batch:
         return np.concatenate([np.arange(n, dtype=np.int32) for n in self.lengths])
 
     @cached_property
+    def prompt_lengths(self) -> np.ndarray:
+        """int32 [tokens]: the length of each token's own prompt."""
+        return np.repeat(np.asarray(self.lengths, np.int32), self.lengths)
+
+    @cached_property
     def bases(self) -> np.ndarray:
         """int32 [tokens]: the row of keys and values where the token's prompt begins, a multiple of the key run."""
         return np.repeat(np.cumsum([0, *self._padded[:-1]]), self.lengths).astype(np.int32)

@@ -83,7 +83,8 @@ def early_head_bytes(tape: Sequence[Page], ring_bytes: int, last_experts: int) -
 
     They stay in the ring until those experts are done, so the whole of the experts must fit beside them.
     """
-    of_one = sum(p.padded_bytes for p in tape if p.spec.kind == "expert" and (p.spec.layer, p.spec.expert) == (0, 0))
+    experts = [p for p in tape if p.spec.kind == "expert"]
+    of_one = sum(p.padded_bytes for p in experts if (p.spec.layer, p.spec.expert) == (experts[0].spec.layer, 0))
     return max(0, ring_bytes - last_experts * of_one - smallest_ring(tape))
 
 

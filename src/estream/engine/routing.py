@@ -27,6 +27,11 @@ class RoutingLists:
         starts = np.concatenate(([0], np.cumsum(counts)))
         return RoutingLists((order // ids.shape[1]).astype(np.int32), weights.reshape(-1)[order], starts)
 
+    @staticmethod
+    def none() -> "RoutingLists":
+        """The routing of a dense layer."""
+        return RoutingLists(np.empty(0, np.int32), np.empty(0, np.float32), np.zeros(1, np.int64))
+
     def count(self, expert: int) -> int:
         return int(self.starts[expert + 1] - self.starts[expert])
 

@@ -41,6 +41,7 @@ class ReadSchedule:
         self.speculative = speculative
         self.prediction = PredictionStats()
         self._last_layer = config.layers - 1
+        self._dense = frozenset(config.dense_layers)
         self._routed: dict[int, frozenset[int]] = {}
         self._predicted: dict[int, frozenset[int]] = {}
         self._skipped: dict[int, list[Page]] = {}
@@ -50,7 +51,7 @@ class ReadSchedule:
 
     def predicts(self, layer: int) -> bool:
         """Whether a prediction for this layer is of use."""
-        return not self.speculative and 0 < layer < self._last_layer
+        return not self.speculative and 0 < layer < self._last_layer and layer not in self._dense
 
     def _reading_order(self, tape: Sequence[Page], early_head_bytes: int) -> list[Page]:
         body: list[Page] = []

@@ -13,6 +13,7 @@ from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
 from estream.package.manifest import Page
+from estream.package.package import FinalNorm
 from estream.report.timeline import COMPUTE, LAYER, Timeline
 
 
@@ -20,6 +21,7 @@ from estream.report.timeline import COMPUTE, LAYER, Timeline
 class _Layer:
     attention: Page
     router: Page
+    shared: list[Page] = field(default_factory=list)
     experts: list[Page] = field(default_factory=list)
 
 
@@ -31,15 +33,18 @@ class Sweep:
         tape: Sequence[Page],
         device: Device,
         pager: Pager,
-        final_norm: np.ndarray,
+        final_norm: FinalNorm,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._clock = clock
         self._device = device
         self._pager = pager
         self._final_norm = final_norm
-        by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in ("attention", "router", "expert", "head")}
+        kinds = ("attention", "router", "shared", "expert", "head")
+        by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
+        for page in by_kind["shared"]:
+            self._layers[page.spec.layer].shared.append(page)
         for page in by_kind["expert"]:
             self._layers[page.spec.layer].experts.append(page)
         self._head = by_kind["head"]
@@ -70,6 +75,9 @@ class Sweep:
                 with self._computing(following):
                     self._pager.predict(index + 1, self._device.predict(following.spec, routers[index + 1]))
             self._device.begin_experts(routing)
+            for page in layer.shared:
+                with self._pager.page(page) as address, self._computing(page):
+                    self._device.shared(page.spec, address)
             for page in layer.experts:
                 if page.spec.expert in used:
                     with self._pager.page(page) as address, self._computing(page):
@@ -77,7 +85,7 @@ class Sweep:
             self._device.end_experts()
             if self.timeline:
                 self.timeline.span(LAYER, f"layer {index}", begin, self._clock())
-        self._device.final_norm(self._final_norm)
+        self._device.final_norm(*self._final_norm)
         for page in self._head:
             with self._pager.page(page) as address, self._computing(page):
                 self._device.head(page.spec, address)

@@ -1,10 +1,10 @@
 """Model families, one file each. A family reads a checkpoint's config and says where its tensors lie."""
 
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any, Protocol, cast
 
 from estream.errors import CheckpointError
-from estream.models import mixtral, olmoe, qwen3_moe
 from estream.models.config import ModelConfig, ModelTensors
 
 
@@ -19,7 +19,22 @@ class Family(Protocol):
     def tensors(self, config: ModelConfig, available: frozenset[str]) -> ModelTensors: ...
 
 
-FAMILIES: tuple[Family, ...] = tuple(cast("Family", module) for module in (mixtral, olmoe, qwen3_moe))
+#: The registry: modules of this package that are families.
+_MODULES = (
+    "deepseek_v2",
+    "deepseek_v3",
+    "glm4_moe",
+    "gpt_oss",
+    "granite_moe",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_moe",
+    "qwen3_next",
+)
+
+FAMILIES: tuple[Family, ...] = tuple(cast("Family", import_module(f"{__name__}.{name}")) for name in _MODULES)
 
 
 def family_of(values: Mapping[str, Any]) -> Family:

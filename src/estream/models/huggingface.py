@@ -1,6 +1,6 @@
 """Reading a Hugging Face ``config.json`` strictly: what is not understood is refused by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estream.errors import CheckpointError
@@ -25,11 +25,24 @@ class HfConfig:
             raise CheckpointError(f"config.json: '{keys[0]}' is missing")
         return default
 
-    def number(self, key: str) -> float:
+    def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key)
+        if value is None and default is not None:
+            return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(f"config.json: '{key}' must be a number, found {value!r}")
         return float(value)
+
+    def positive(self, key: str, default: float | None = None) -> float:
+        value = self.number(key, default)
+        if value <= 0:
+            raise CheckpointError(f"config.json: '{key}' must be a positive number, found {value!r}")
+        return value
+
+    def count(self, key: str, default: int = 0) -> int:
+        """A whole number that may be zero."""
+        value = self.values.get(key)
+        return default if value is None else 0 if value == 0 and not isinstance(value, bool) else self.integer(key)
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key, default)
@@ -43,16 +56,14 @@ class HfConfig:
         if value != supported:
             raise CheckpointError(f"config.json: '{key}' is {value!r}, but only {supported!r} is supported for this family")
 
-    def rope_theta(self) -> float:
-        """The rotary base, from either spelling; scaled rotary positions are refused."""
-        parameters = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
-        kind = parameters.get("rope_type", parameters.get("type", "default"))
-        if kind != "default":
-            raise CheckpointError(f"config.json: rotary positions of type {kind!r} are not supported for this family")
-        value = parameters.get("rope_theta", self.values.get("rope_theta"))
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise CheckpointError(f"config.json: 'rope_theta' must be a positive number, found {value!r}")
-        return float(value)
+    def one_of(self, key: str, supported: Sequence[str], default: str) -> str:
+        """Refuse any value but those supported."""
+        value = self.values.get(key, default)
+        if value not in supported:
+            raise CheckpointError(
+                f"config.json: '{key}' is {value!r}, but only {', '.join(map(repr, supported))} are supported for this family"
+            )
+        return str(value)
 
     def head_dim(self, hidden: int, heads: int) -> int:
         """``head_dim`` where given, else hidden / heads, which must be whole and even."""

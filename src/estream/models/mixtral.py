@@ -3,10 +3,11 @@ Paper: arXiv 2401.04088.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe
+from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window
 from estream.models.huggingface import HfConfig
 
 NAME = "mixtral"
@@ -19,17 +20,18 @@ _NAMES = MoeNames(
     down="block_sparse_moe.experts.{e}.w2",
     fused="mlp.experts.",
 )
-_NEW_NAMES = MoeNames("mlp.gate", _NAMES.gate, _NAMES.up, _NAMES.down, _NAMES.fused)
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
-    hf.require("sliding_window", None, None)
-    attention = read_attention(hf, hf.integer("hidden_size"), "none")
-    return read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", normalise=True))
+    hf.require("attention_bias", False, False)
+    attention = read_attention(hf, hf.integer("hidden_size"))
+    config = read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", normalise=True))
+    window = hf.count("sliding_window")
+    return with_window(config, window, range(config.layers) if window else ())
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    names = _NEW_NAMES if "model.layers.0.mlp.gate.weight" in available else _NAMES
-    return decoder_tensors(config, names, available)
+    new = "model.layers.0.mlp.gate.weight" in available
+    return decoder_tensors(config, replace(_NAMES, router="mlp.gate") if new else _NAMES, available)

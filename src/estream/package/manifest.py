@@ -11,10 +11,11 @@ import numpy as np
 from estream import _native, units
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
-from estream.package.layout import GROUPS, PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+from estream.package.parts import GROUPS
 
 FORMAT = "estream"
-VERSION = 1
+VERSION = 2
 
 MANIFEST = "manifest.json"
 PAGES = "pages.bin"
@@ -149,8 +150,12 @@ def seal(data: dict[str, Any]) -> str:
 def _parse(path: Path, data: dict[str, Any]) -> Manifest:
     config = ModelConfig.from_json(data["model"])
     quantization = Quantization(**data["quantization"])
-    sizes = (quantization.expert_slices, quantization.head_rows)
-    if quantization.group not in GROUPS or {quantization.expert_bits, quantization.dense_bits} - {4, 8} or min(sizes) < 1:
+    slices = (quantization.expert_slices, quantization.shared_slices, quantization.dense_slices)
+    if (
+        quantization.group not in GROUPS
+        or {quantization.expert_bits, quantization.dense_bits} - {4, 8}
+        or min(*slices, quantization.head_rows) < 1
+    ):
         raise PackageError(f"{path}: quantization {quantization} is not one that this estream computes")
     if data["embedding"]["dtype"] not in EMBEDDING_ITEM_BYTES:
         raise PackageError(f"{path}: embedding dtype {data['embedding']['dtype']!r} is not known")

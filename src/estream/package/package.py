@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -11,6 +12,13 @@ from estream import _native
 from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
+
+
+class FinalNorm(NamedTuple):
+    """Weights float32 [hidden], and the bias of a layer norm."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -33,18 +41,21 @@ class Package:
         """None for a checkpoint without a tokenizer: such a model takes ids only."""
         return self.path / TOKENIZER if TOKENIZER in self.manifest.files else None
 
-    def final_norm(self) -> np.ndarray:
-        """Weights of the last RMSNorm, float32 [hidden]."""
+    def final_norm(self) -> FinalNorm:
+        """The last norm, before the head."""
         path = self.path / RESIDENT
+        layer = self.manifest.config.norm == "layer"
         try:
-            weight = load(path.read_bytes())["final_norm"]
+            tensors = load(path.read_bytes())
+            weight, bias = tensors["final_norm"], tensors["final_norm_bias"] if layer else None
         except OSError as error:
             raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
         except (SafetensorError, KeyError) as error:
             raise PackageError(f"{path}: damaged ({error}); convert the model again") from error
-        if weight.shape != (self.manifest.config.hidden,) or weight.dtype != np.float32:
-            raise PackageError(f"{path}: final_norm is {weight.dtype} {weight.shape}; convert the model again")
-        return weight
+        for values in (weight,) if bias is None else (weight, bias):
+            if values.shape != (self.manifest.config.hidden,) or values.dtype != np.float32:
+                raise PackageError(f"{path}: final_norm is {values.dtype} {values.shape}; convert the model again")
+        return FinalNorm(weight, bias)
 
     def open_reader(self, lanes: int, request_bytes: int, direct_io: bool) -> "_native.Reader":
         """Reader lanes over ``pages.bin`` (file 0) and ``embedding.bin`` (file 1).

@@ -83,8 +83,10 @@ class PackageWriter:
         self._offset += page.padded_bytes
         self._pages.append(page)
 
-    def add_final_norm(self, weight: np.ndarray) -> None:
-        self._add_file(RESIDENT, save({"final_norm": np.ascontiguousarray(weight, np.float32)}))
+    def add_final_norm(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
+        """The last norm, float32 [hidden]; the bias where the model has layer norms."""
+        tensors = {"final_norm": weight} if bias is None else {"final_norm": weight, "final_norm_bias": bias}
+        self._add_file(RESIDENT, save({name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}))
 
     def copy(self, file: Path) -> None:
         """Take a small file of the checkpoint along as it is."""

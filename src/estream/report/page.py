@@ -9,6 +9,7 @@ from estream.units import format_bytes
 COLORS = {
     "attention": "#4c78a8",
     "router": "#b279a2",
+    "shared": "#76b7b2",
     "expert": "#59a14f",
     "head": "#edc948",
     "waiting for pages": "#e15759",

@@ -1,0 +1,115 @@
+"""MLPs on the CPU: routing, experts, and the MLPs that serve every token."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from estream import _native
+from estream.devices.cpu_page import BoundPage, CpuLinear, native_matrix
+from estream.engine.activations import CHUNK, Activations, QuantizedArrays
+from estream.engine.routing import RoutingLists
+from estream.models.config import ModelConfig
+
+
+class CpuMlp:
+    """The MLPs of one layer at a time, over the residual rows that attention left."""
+
+    def __init__(self, config: ModelConfig, linear: CpuLinear) -> None:
+        self._config = config
+        self._linear = linear
+        self._native = linear.native
+        moe = config.moe
+        self._route = _native.Routing(
+            moe.experts, moe.top_k, moe.scoring, moe.normalise, moe.scaling, moe.groups, moe.top_groups, moe.jitter
+        )
+        # Of each token's experts only the likeliest quarter is named: nine in ten of those come true or more, and what is
+        # named wrongly costs more than it hides.
+        scoring = "sigmoid" if moe.scoring == "sigmoid" else "softmax"
+        count = max(1, moe.top_k // 4)
+        self._likeliest = _native.Routing(moe.experts, count, scoring, groups=moe.groups, top_groups=moe.top_groups)
+        self._likeliest_count = count
+
+    def begin(self, activations: Activations) -> None:
+        self._a = activations
+
+    def release(self) -> None:
+        """Forget the arrays of the last sweep."""
+        del self._a
+
+    def route(self, page: BoundPage, residual: np.ndarray) -> RoutingLists:
+        a, rows = self._a, len(residual)
+        dense = not page.spec.layout.has("router")
+        gated = self._config.moe.shared_gate and not dense
+        a.shared_weights[:] = self._config.residual_factor
+        for first in range(0, rows, CHUNK):
+            part = slice(first, min(first + CHUNK, rows))
+            normed = a.ffn_input[part] if isinstance(a.ffn_input, np.ndarray) else a.normed[: part.stop - first]
+            self._linear.norm(page, "post_norm", residual[part], normed)
+            if not dense:
+                logits = self._logits(page, normed)
+                self._choose(self._route, page, logits, a.expert_ids[part], a.expert_weights[part])
+                if gated:
+                    _native.sigmoid_gates(logits, self._config.moe.experts, a.shared_weights[part])
+            if isinstance(a.ffn_input, QuantizedArrays):
+                self._native.quantize(normed, self._config.hidden, a.ffn_input.rows(first, part.stop))
+        if gated and self._config.residual_factor != 1.0:
+            np.multiply(a.shared_weights, np.float32(self._config.residual_factor), out=a.shared_weights)
+        if dense:
+            return RoutingLists.none()
+        return RoutingLists.of(a.expert_ids[:rows], a.expert_weights[:rows], self._config.moe.experts)
+
+    def predict(self, page: BoundPage, residual: np.ndarray) -> frozenset[int]:
+        # Only few tokens are predicted for, so one chunk holds them.
+        rows = residual[:CHUNK]
+        normed = self._a.normed[: len(rows)]
+        self._linear.norm(page, "post_norm", rows, normed)
+        ids = np.empty((len(rows), self._likeliest_count), np.int32)
+        weights = np.empty(ids.shape, np.float32)
+        self._choose(self._likeliest, page, self._logits(page, normed), ids, weights)
+        return frozenset(np.unique(ids).tolist())
+
+    def _logits(self, page: BoundPage, normed: np.ndarray) -> np.ndarray:
+        logits = self._a.router_logits[: len(normed)]
+        self._native.router(normed, page.floats("router"), self._config.hidden, logits)
+        return logits
+
+    def _choose(
+        self, routing: "_native.Routing", page: BoundPage, logits: np.ndarray, ids: np.ndarray, weights: np.ndarray
+    ) -> None:
+        _native.route(routing, logits, ids, weights, page.floats("router_bias"), page.floats("correction_bias"))
+
+    def begin_experts(self, routing: RoutingLists) -> None:
+        factor = self._config.residual_factor
+        self._routing = routing if factor == 1.0 else replace(routing, weights=routing.weights * np.float32(factor))
+
+    def end_experts(self) -> None:
+        del self._routing
+
+    def shared(self, page: BoundPage, residual: np.ndarray) -> None:
+        rows = np.arange(len(residual), dtype=np.int32)
+        self._mlp(page, rows, rows, self._a.shared_weights[: len(rows)], residual)
+
+    def expert(self, page: BoundPage, residual: np.ndarray) -> None:
+        spec = page.spec
+        tokens, weights = self._routing.of_expert(spec.expert)
+        if spec.slice < 0:
+            self._mlp(page, tokens, tokens, weights, residual)
+            return
+        partial, places = self._a.expert_partial[: len(tokens)], np.arange(len(tokens), dtype=np.int32)
+        if spec.first == 0:
+            partial.fill(0.0)
+        self._mlp(page, tokens, places, np.ones_like(weights), partial)
+        if spec.first + spec.count == self._config.moe.width:
+            self._native.scatter_add(partial, tokens, weights, residual)
+
+    def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+        """out[to] += weights * MLP(rows ``tokens`` of the MLPs' input)."""
+        a, layout, moe = self._a, page.spec.layout, self._config.moe
+        gate_up, down = layout.matrix("gate_up"), layout.matrix("down")
+        gate_bias, down_bias = (layout.offset(name) for name in ("gate_up_bias", "down_bias"))
+        alpha, limit = (moe.gate_alpha, moe.gate_limit) if page.spec.kind == "expert" else (0.0, 0.0)
+        shapes = native_matrix(gate_up), native_matrix(down)
+        mlp = _native.Expert(*shapes, down.offset, gate_bias, down_bias, alpha, limit)
+        hidden, quantized = a.mlp_scratch(down.inputs, down.group)
+        x = a.ffn_input if isinstance(a.ffn_input, np.ndarray) else a.ffn_input.rows(0, len(a.ffn_input.codes))
+        self._native.expert(mlp, page.address, x, tokens, to, weights, hidden, quantized, out)

@@ -1,0 +1,69 @@
+"""A page where it lies, and the products and norms that bind to its parts."""
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from estream import _native
+from estream.engine.activations import Activations, QuantizedArrays
+from estream.models.config import ModelConfig
+from estream.package.layout import PageSpec
+from estream.package.parts import MatrixPart
+
+
+@cache
+def native_matrix(part: MatrixPart) -> "_native.Matrix":
+    """The shape of a packed matrix, as kernels take it."""
+    return _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
+
+
+@dataclass(frozen=True)
+class BoundPage:
+    """A page and the address that the engine lends."""
+
+    spec: PageSpec
+    address: int
+
+    def floats(self, name: str) -> int:
+        """The address of a float part, 0 where the page has none of that name."""
+        return self.address + self.spec.layout.floats(name).offset if self.spec.layout.has(name) else 0
+
+
+class CpuLinear:
+    """Norms, quantisation and products of one model; with ``exact``, without quantising what the weights multiply."""
+
+    def __init__(self, native: "_native.CpuDevice", config: ModelConfig, exact: bool) -> None:
+        self.native = native
+        self.config = config
+        self.exact = exact
+
+    def norm(self, page: BoundPage, name: str, x: np.ndarray, y: np.ndarray) -> None:
+        """The model's norm of the rows of ``x``; columns of ``y`` behind the last become zero."""
+        self.norm_at(page.floats(name), page.floats(f"{name}_bias"), x, y)
+
+    def norm_at(self, weight: int, bias: int, x: np.ndarray, y: np.ndarray) -> None:
+        """The same with weights, and the bias of a layer norm, at these addresses."""
+        columns, eps = self.config.hidden, self.config.norm_eps
+        if bias:
+            self.native.layer_norm(x, weight, bias, columns, eps, y)
+        else:
+            self.native.rms_norm(x, weight, columns, eps, y)
+
+    def inputs(self, page: BoundPage, residual: np.ndarray, a: Activations) -> None:
+        """Normalise rows of the residual into ``a.normed``, for the products of an attention block."""
+        self.norm(page, "input_norm", residual, a.normed[: len(residual)])
+        self.quantize(a.normed, len(residual), self.config.hidden, a.normed_quantized)
+
+    def quantize(self, x: np.ndarray, rows: int, columns: int, to: QuantizedArrays) -> None:
+        if not self.exact:
+            self.native.quantize(x[:rows], columns, to.rows(0, rows))
+
+    def project(
+        self, page: BoundPage, name: str, x: tuple[np.ndarray, QuantizedArrays], out: np.ndarray, *, add: bool = False
+    ) -> None:
+        """``out`` = x . matrix ``name`` + its bias; or that, times the model's residual factor, added to ``out``."""
+        part = page.spec.layout.matrix(name)
+        rows = x[0][: len(out)] if self.exact else x[1].rows(0, len(out))
+        bias, factor = page.floats(f"{name}_bias"), self.config.residual_factor
+        self.native.matmul(native_matrix(part), page.address + part.offset, rows, out, add, bias, factor)

@@ -1,0 +1,42 @@
+"""DeepSeek-V2 and V2-Lite (``DeepseekV2ForCausalLM``): latent attention, dense layers first, shared experts without a gate,
+and experts chosen from the best groups. Paper: arXiv 2405.04434.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.models.config import ModelConfig, ModelTensors, MoeConfig
+from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_decoder, read_groups, read_moe, with_dense_layers
+from estream.models.huggingface import HfConfig
+from estream.models.latent import latent_attention, read_latent_attention
+
+NAME = "deepseek_v2"
+ARCHITECTURES = ("DeepseekV2ForCausalLM",)
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    hf.require("mlp_bias", False, False)
+    hf.require("moe_layer_freq", 1, 1)
+    config = read_decoder(NAME, hf, read_latent_attention(hf), _read_moe(hf))
+    return with_dense_layers(hf, config, range(hf.count("first_k_dense_replace")))
+
+
+def _read_moe(hf: HfConfig) -> MoeConfig:
+    hf.require("scoring_func", "softmax", "softmax")
+    method = hf.one_of("topk_method", ("greedy", "group_limited_greedy"), "greedy")
+    moe = read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", False))
+    # The models' own code scales only what it does not normalise. transformers scales always; no published model differs.
+    moe = replace(
+        moe,
+        normalise=moe.normalise and moe.top_k > 1,
+        scaling=1.0 if moe.normalise and moe.top_k > 1 else hf.number("routed_scaling_factor", 1.0),
+        shared_width=moe.width * hf.count("n_shared_experts"),
+    )
+    return read_groups(hf, moe) if method == "group_limited_greedy" else moe
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    return decoder_tensors(config, USUAL_NAMES, available, latent_attention)

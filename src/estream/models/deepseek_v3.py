@@ -1,0 +1,41 @@
+"""DeepSeek-V3 and Moonlight (``DeepseekV3ForCausalLM``): as DeepSeek-V2, but experts are scored by sigmoids, and chosen with
+a correction that balances their load. Paper: arXiv 2412.19437.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.models.config import ModelConfig, ModelTensors, MoeConfig
+from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_decoder, read_groups, read_moe, with_dense_layers
+from estream.models.huggingface import HfConfig
+from estream.models.latent import latent_attention, read_latent_attention
+
+NAME = "deepseek_v3"
+ARCHITECTURES = ("DeepseekV3ForCausalLM",)
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    hf.require("rope_interleave", True, True)
+    hf.require("moe_layer_freq", 1, 1)
+    config = read_decoder(NAME, hf, read_latent_attention(hf), read_corrected_moe(hf))
+    return with_dense_layers(hf, config, range(hf.count("first_k_dense_replace")))
+
+
+def read_corrected_moe(hf: HfConfig) -> MoeConfig:
+    """Sigmoid scores, with the correction ("noaux_tc") and shared experts."""
+    hf.require("scoring_func", "sigmoid", "sigmoid")
+    hf.require("topk_method", "noaux_tc", "noaux_tc")
+    moe = replace(
+        read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", True)),
+        scoring="sigmoid",
+        scaling=hf.number("routed_scaling_factor", 1.0),
+        correction_bias=True,
+    )
+    return read_groups(hf, replace(moe, shared_width=moe.width * hf.count("n_shared_experts")))
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    return decoder_tensors(config, USUAL_NAMES, available, latent_attention)

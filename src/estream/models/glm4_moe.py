@@ -1,0 +1,28 @@
+"""GLM-4.5 to 4.7 (``Glm4MoeForCausalLM``): grouped-query attention that rotates half of each head, and DeepSeek-V3's routing.
+Report: arXiv 2508.06471.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.models.config import ModelConfig, ModelTensors
+from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, with_dense_layers
+from estream.models.deepseek_v3 import read_corrected_moe
+from estream.models.huggingface import HfConfig
+
+NAME = "glm4_moe"
+ARCHITECTURES = ("Glm4MoeForCausalLM",)
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    attention = read_attention(hf, hf.integer("hidden_size"), "head" if hf.flag("use_qk_norm", False) else "none")
+    attention = replace(attention, input_bias=hf.flag("attention_bias", False))
+    config = read_decoder(NAME, hf, attention, read_corrected_moe(hf))
+    return with_dense_layers(hf, config, range(hf.count("first_k_dense_replace")))
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    return decoder_tensors(config, USUAL_NAMES, available)

@@ -1,0 +1,65 @@
+"""Granite 3 MoE (``GraniteMoeForCausalLM``, ``GraniteMoeSharedForCausalLM``): embeddings, scores, residual and logits have
+factors, and a layer may have a shared MLP.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.models.config import LayerTensors, MlpTensors, ModelConfig, ModelTensors, TensorRef
+from estream.models.decoder import MoeNames, decoder_tensors, fused_mlp, read_attention, read_decoder, read_moe
+from estream.models.huggingface import HfConfig
+
+NAME = "granite_moe"
+ARCHITECTURES = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
+
+_NAMES = MoeNames(
+    router="block_sparse_moe.router.layer",
+    gate="block_sparse_moe.input_linear",
+    up="block_sparse_moe.input_linear",
+    down="block_sparse_moe.output_linear",
+    fused="block_sparse_moe.experts.",
+)
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    biased = hf.flag("attention_bias", False)
+    attention = replace(
+        read_attention(hf, hf.integer("hidden_size")),
+        scale=hf.positive("attention_multiplier", 1.0),
+        input_bias=biased,
+        output_bias=biased,
+    )
+    moe = replace(
+        # The softmax over the chosen logits is that over all, normalised.
+        read_moe(hf, "intermediate_size", normalise=True),
+        shared_width=hf.count("shared_intermediate_size"),
+    )
+    return replace(
+        read_decoder(NAME, hf, attention, moe),
+        embedding_factor=hf.number("embedding_multiplier", 1.0),
+        residual_factor=hf.number("residual_multiplier", 1.0),
+        logits_factor=1.0 / hf.positive("logits_scaling", 1.0),
+    )
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    new = "model.layers.0.block_sparse_moe.router.weight" in available
+    found = decoder_tensors(config, replace(_NAMES, router="block_sparse_moe.router") if new else _NAMES, available)
+    return replace(found, layers=tuple(_layer(config, i, layer, available) for i, layer in enumerate(found.layers)))
+
+
+def _layer(config: ModelConfig, index: int, layer: LayerTensors, available: frozenset[str]) -> LayerTensors:
+    """Experts are fused under names of their own in older files; so are the shared MLP's gate and up."""
+    prefix, moe, hidden = f"model.layers.{index}.", config.moe, config.hidden
+    if f"{prefix}{_NAMES.fused}gate_up_proj" not in available:
+        gate_up, down = (f"{prefix}{name}.weight" for name in (_NAMES.gate, _NAMES.down))
+        experts = tuple(fused_mlp(gate_up, down, moe.experts, hidden, moe.width, e) for e in range(moe.experts))
+        layer = replace(layer, experts=experts)
+    if moe.shared_width:
+        both = TensorRef(f"{prefix}shared_mlp.input_linear.weight", (2 * moe.shared_width, hidden), all_rows=moe.shared_width)
+        output = TensorRef(f"{prefix}shared_mlp.output_linear.weight", (hidden, moe.shared_width))
+        layer = replace(layer, shared=MlpTensors(both, replace(both, first_row=moe.shared_width), output))
+    return layer

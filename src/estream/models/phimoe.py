@@ -1,0 +1,43 @@
+"""Phi-3.5-MoE (``PhimoeForCausalLM``): layer norms with biases, biases everywhere, LongRoPE, and two experts a token, chosen
+by sparsemixer. Papers: arXiv 2404.14219, GRIN (arXiv 2409.12136).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.models.config import ModelConfig, ModelTensors
+from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window
+from estream.models.huggingface import HfConfig
+
+NAME = "phimoe"
+ARCHITECTURES = ("PhimoeForCausalLM", "PhiMoEForCausalLM")
+
+_NAMES = MoeNames(
+    router="block_sparse_moe.gate",
+    gate="block_sparse_moe.experts.{e}.w1",
+    up="block_sparse_moe.experts.{e}.w3",
+    down="block_sparse_moe.experts.{e}.w2",
+    fused="mlp.experts.",
+)
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    hf.require("num_experts_per_tok", 2, 2)
+    biased = hf.flag("attention_bias", False)
+    attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=biased, output_bias=biased)
+    moe = replace(
+        read_moe(hf, "intermediate_size", normalise=False),
+        scoring="sparsemixer",
+        jitter=hf.number("router_jitter_noise", 0.01),
+    )
+    config = replace(read_decoder(NAME, hf, attention, moe), norm="layer", head_bias=hf.flag("lm_head_bias", False))
+    window = hf.count("sliding_window")
+    return with_window(config, window, range(config.layers) if window else ())
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    new = "model.layers.0.mlp.router.weight" in available
+    return decoder_tensors(config, replace(_NAMES, router="mlp.router") if new else _NAMES, available)

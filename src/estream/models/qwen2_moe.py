@@ -1,0 +1,47 @@
+"""Qwen1.5-MoE and Qwen2-MoE (``Qwen2MoeForCausalLM``): beside the chosen experts a shared one serves every token, behind a
+gate of its own, and queries, keys and values have biases. Paper: arXiv 2407.10671.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from estream.errors import CheckpointError
+from estream.models.config import ModelConfig, ModelTensors
+from estream.models.decoder import (
+    USUAL_NAMES,
+    decoder_tensors,
+    read_attention,
+    read_decoder,
+    read_moe,
+    with_dense_layers,
+)
+from estream.models.huggingface import HfConfig
+
+NAME = "qwen2_moe"
+ARCHITECTURES = ("Qwen2MoeForCausalLM",)
+
+_NAMES = replace(USUAL_NAMES, shared="mlp.shared_expert.")
+
+
+def read_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf = HfConfig(values)
+    hf.require("use_sliding_window", False, False)
+    attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=hf.flag("qkv_bias", True))
+    moe = read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", False))
+    moe = replace(moe, shared_width=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
+    return with_dense_layers(hf, read_decoder(NAME, hf, attention, moe), dense_layers(hf))
+
+
+def dense_layers(hf: HfConfig) -> set[int]:
+    """Layers that ``mlp_only_layers`` names, and those between every ``decoder_sparse_step``-th."""
+    layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", default=1)
+    named = hf.values.get("mlp_only_layers") or []
+    if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < layers for n in named):
+        raise CheckpointError(f"config.json: 'mlp_only_layers' must list layers in 0..{layers - 1}, found {named!r}")
+    return {n for n in range(layers) if n in named or (n + 1) % step}
+
+
+def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
+    return decoder_tensors(config, _NAMES, available)

@@ -1,0 +1,112 @@
+"""Rotary positions and the ways of stretching them beyond the context that a model was trained on."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+RopeScaling = Literal["default", "linear", "llama3", "yarn", "longrope"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """The first ``dims`` values of each head are rotated, value i with value i + dims / 2.
+
+    ``magnitude`` multiplies cosine and sine. The other fields belong to one scaling each: ``factor`` to all but longrope,
+    ``original_context`` to all but linear, ``beta_*`` and ``truncate`` to yarn, ``*_frequency_factor`` to llama3,
+    ``*_factors`` [dims / 2] and ``long_magnitude`` to longrope.
+    """
+
+    theta: float
+    dims: int
+    scaling: RopeScaling = "default"
+    factor: float = 1.0
+    original_context: int = 0
+    magnitude: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    low_frequency_factor: float = 1.0
+    high_frequency_factor: float = 4.0
+    short_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    long_magnitude: float = 1.0
+
+
+class Rope:
+    """Angles of positions. Every result depends on a token's position and its own prompt's length alone."""
+
+    def __init__(self, config: RopeConfig) -> None:
+        self._config = config
+        self._frequencies = _frequencies(config)
+        if config.scaling == "longrope":
+            self._long = (self._frequencies / np.asarray(config.long_factors, np.float32)).astype(np.float32)
+            self._frequencies = (self._frequencies / np.asarray(config.short_factors, np.float32)).astype(np.float32)
+
+    def angles(self, positions: np.ndarray, lengths: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> None:
+        """Fill ``cosine`` and ``sine``, float32 [tokens, dims / 2].
+
+        Args:
+            positions: int32 [tokens].
+            lengths: int32 [tokens], of the prompt that each token belongs to. LongRoPE has one set of frequencies for
+                prompts within the original context and another for longer ones (Y. Ding et al., arXiv 2402.13753).
+            cosine: where cosines go.
+            sine: where sines go.
+
+        """
+        config = self._config
+        angles = positions.astype(np.float32)[:, None] * self._frequencies
+        magnitude = np.full((len(positions), 1), config.magnitude, np.float32)
+        if config.scaling == "longrope":
+            long = lengths > config.original_context
+            angles[long] = positions[long].astype(np.float32)[:, None] * self._long
+            magnitude[long] = config.long_magnitude
+        np.cos(angles, out=cosine)
+        np.sin(angles, out=sine)
+        if config.magnitude != 1.0 or config.long_magnitude != 1.0:
+            cosine *= magnitude
+            sine *= magnitude
+
+
+def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
+    """By how much attention is sharpened for a context stretched by ``factor``: B. Peng et al., YaRN (arXiv 2309.00071)."""
+    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+
+
+def _frequencies(config: RopeConfig) -> np.ndarray:
+    """float32 [dims / 2]; longrope's factors are not in them."""
+    exponents = np.arange(0, config.dims, 2, dtype=np.float32) / np.float32(config.dims)
+    plain = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    match config.scaling:
+        case "linear":
+            return (plain / np.float32(config.factor)).astype(np.float32)
+        case "llama3":
+            return _llama3(config, plain)
+        case "yarn":
+            return _yarn(config, plain)
+    return plain
+
+
+def _yarn(config: RopeConfig, plain: np.ndarray) -> np.ndarray:
+    """Fast frequencies stay, slow ones are divided by the factor, those between are blended: YaRN, section 3.2."""
+
+    def dimension(rotations: float) -> float:
+        turns = config.original_context / (rotations * 2 * math.pi)
+        return config.dims * math.log(turns) / (2 * math.log(config.theta))
+
+    low, high = dimension(config.beta_fast), dimension(config.beta_slow)
+    if config.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, config.dims - 1)
+    width = high - low if high != low else 0.001
+    slow = np.clip((np.arange(config.dims // 2, dtype=np.float32) - low) / width, 0.0, 1.0)
+    return np.asarray(plain / config.factor * slow + plain * (1.0 - slow), np.float32)
+
+
+def _llama3(config: RopeConfig, plain: np.ndarray) -> np.ndarray:
+    """Long wavelengths are divided by the factor, short ones stay, those between are blended: Llama 3 (arXiv 2407.21783)."""
+    wavelength = 2 * np.pi / plain.astype(np.float64)
+    low, high = config.low_frequency_factor, config.high_frequency_factor
+    keep = np.clip((config.original_context / wavelength - low) / (high - low), 0.0, 1.0)
+    return np.asarray(plain / config.factor * (1.0 - keep) + plain * keep, np.float32)

@@ -1,0 +1,115 @@
+"""What pages are made of: packed matrices and float arrays, one after another (docs/package-format.md)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from estream.units import round_up
+
+PANEL = 32
+LANES = 16
+GROUPS = (128, 64, 32)
+
+PART_ALIGNMENT = 64
+
+
+def group_for(inputs: int, group: int) -> int:
+    """The largest of ``group``, 64 and 32 that divides ``inputs``; else 32, and the inputs are padded with zeros."""
+    return next((g for g in GROUPS if g <= group and inputs % g == 0), GROUPS[-1])
+
+
+@dataclass(frozen=True)
+class MatrixPart:
+    """A quantised matrix [outputs, inputs] in panels of 32 outputs (docs/package-format.md).
+
+    ``inputs`` is padded to whole groups, ``source_inputs`` is what the checkpoint has.
+    """
+
+    name: str
+    offset: int
+    outputs: int
+    inputs: int
+    source_inputs: int
+    bits: int
+    group: int
+
+    @property
+    def panels(self) -> int:
+        return -(-self.outputs // PANEL)
+
+    @property
+    def groups(self) -> int:
+        return self.inputs // self.group
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one group of one panel: its codes, then 32 fp16 scales."""
+        return PANEL * self.group * self.bits // 8 + 2 * PANEL
+
+    @property
+    def bytes(self) -> int:
+        return self.panels * self.groups * self.block_bytes
+
+
+@dataclass(frozen=True)
+class FloatPart:
+    """A float32 array, in C order."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        size = 4
+        for n in self.shape:
+            size *= n
+        return size
+
+
+@dataclass(frozen=True)
+class PageLayout:
+    parts: tuple[MatrixPart | FloatPart, ...]
+
+    @cached_property
+    def bytes(self) -> int:
+        return self.parts[-1].offset + self.parts[-1].bytes
+
+    def matrix(self, name: str) -> MatrixPart:
+        return next(p for p in self.parts if p.name == name and isinstance(p, MatrixPart))
+
+    def floats(self, name: str) -> FloatPart:
+        return next(p for p in self.parts if p.name == name and isinstance(p, FloatPart))
+
+    def offset(self, name: str) -> int:
+        """Where a part begins that is never a page's first; 0 where the page has none of that name."""
+        return next((p.offset for p in self.parts if p.name == name), 0)
+
+    def has(self, name: str) -> bool:
+        return any(p.name == name for p in self.parts)
+
+
+class PageBuilder:
+    """Lays parts one after another."""
+
+    def __init__(self, group: int) -> None:
+        self._group = group
+        self._parts: list[MatrixPart | FloatPart] = []
+        self._end = 0
+
+    def _place(self, part: MatrixPart | FloatPart) -> None:
+        self._parts.append(part)
+        self._end = round_up(part.offset + part.bytes, PART_ALIGNMENT)
+
+    def matrix(self, name: str, outputs: int, inputs: int, bits: int) -> None:
+        group = group_for(inputs, self._group)
+        self._place(MatrixPart(name, self._end, outputs, round_up(inputs, group), inputs, bits, group))
+
+    def floats(self, name: str, *shape: int) -> None:
+        self._place(FloatPart(name, self._end, shape))
+
+    def bias(self, name: str, outputs: int) -> None:
+        """What is added to a matrix's outputs, padded to its panels."""
+        self.floats(name, round_up(outputs, PANEL))
+
+    def layout(self) -> PageLayout:
+        return PageLayout(tuple(self._parts))
