@@ -51,7 +51,8 @@ class StoredTensor:
         data = read_bytes(self.file, self.offset + first * row, count * row)
         if data.ctypes.data % kind.itemsize:
             data = data.copy()
-        return data.view(kind).reshape(count, self.columns)
+        rows: np.ndarray = data.view(kind).reshape(count, self.columns)
+        return rows
 
 
 def read_json(path: Path) -> dict[str, Any]:
