@@ -1,4 +1,4 @@
-"""Conversion against its bound: how much longer does it take than reading its source, or writing its package, alone?
+"""Conversion against its bounds, reading the source and writing the package.
 
     python benchmarks/convert.py --folder /large/disk --shape olmoe-1b-7b --gigabytes 4
 

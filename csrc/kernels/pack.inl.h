@@ -33,11 +33,11 @@ inline uint32_t bits_of(float value) {
 
 constexpr int kCandidates = 16;
 
-// The codes of x by a scale: clamp(round(x / scale)). Adding and taking away 1.5 * 2^23 rounds to nearest even, since a
-// quotient here is never above 16, and costs less than an instruction that rounds.
-inline F16 codes_of(F16 x, F16 inverse) {
+// clamp(round(v)). Adding and taking away 1.5 * 2^23 rounds to nearest even, since weights here are at most 16 scales, and
+// costs less than an instruction that rounds.
+inline F16 nearest_code(F16 v) {
   const F16 magic = set1(12582912.0f);
-  return max(min((x * inverse + magic) - magic, set1(7.0f)), set1(-8.0f));
+  return max(min((v + magic) - magic, set1(7.0f)), set1(-8.0f));
 }
 
 // Sums of x^2 and x * code: their quotient is the scale that leaves an error orthogonal to x.
@@ -48,7 +48,7 @@ float orthogonal_scale(const float* x, float coding) {
   for (int i = 0; i < GROUP; i += 16) {
     const F16 v = load(x + i);
     xx = xx + v * v;
-    xq = xq + v * codes_of(v, inverse);
+    xq = xq + v * nearest_code(v * inverse);
   }
   const float product = sum_tree(xq);
   return product != 0.0f ? rounded_to_half(sum_tree(xx) / product) : 0.0f;
@@ -62,22 +62,19 @@ template <int GROUP>
 float search_scale(const float* x, float peak, float& coding) {
   constexpr float lowest = GROUP == 32 ? 7.0f : GROUP == 64 ? 7.25f : 7.5f;
   constexpr float highest = GROUP == 32 ? 9.0f : GROUP == 64 ? 9.5f : 10.0f;
-  float divisors[kCandidates], scales[kCandidates], inverses[kCandidates], errors[kCandidates];
+  float divisors[kCandidates], scales[kCandidates], errors[kCandidates];
   for (int k = 0; k < kCandidates; k++)
     divisors[k] = lowest + static_cast<float>(k) * (highest - lowest) / static_cast<float>(kCandidates - 1);
-  const F16 rounded = rounded_to_half(set1(-peak) / load(divisors));
-  store(scales, rounded);
-  store(inverses, set1(1.0f) / rounded);
-  for (int k = 0; k < kCandidates; k++) {
-    const F16 scale = set1(scales[k]), inverse = set1(inverses[k]);
-    F16 error = zero();
-    for (int i = 0; i < GROUP; i += 16) {
-      const F16 v = load(x + i);
-      const F16 d = v - scale * codes_of(v, inverse);
-      error = error + d * d;
+  const F16 scale = rounded_to_half(set1(-peak) / load(divisors)), inverse = set1(1.0f) / scale;
+  store(scales, scale);
+  // A lane is a candidate: no sums over lanes. Four sums are under way, since each addition waits for the last.
+  F16 error[4] = {zero(), zero(), zero(), zero()};
+  for (int i = 0; i < GROUP; i += 4)
+    for (int j = 0; j < 4; j++) {
+      const F16 v = set1(x[i + j]) * inverse, d = v - nearest_code(v);
+      error[j] = error[j] + d * d;
     }
-    errors[k] = sum_tree(error);
-  }
+  store(errors, scale * scale * ((error[0] + error[1]) + (error[2] + error[3])));
   // The first of the smallest errors, without branches, which nothing could predict.
   uint64_t best = UINT64_MAX;
   for (int k = 0; k < kCandidates; k++) {
