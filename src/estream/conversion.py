@@ -97,9 +97,11 @@ def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The source rows of one matrix, [rows, inputs] in ``dtype``, and which of them each output is (-1: zeros)."""
+    """The source rows of one matrix, [rows, inputs] in ``dtype``, as many of each of ``refs``, and which of them each output
+    is (-1: zeros).
+    """
 
-    ref: TensorRef
+    refs: tuple[TensorRef, ...]
     dtype: str
     values: np.ndarray
     order: np.ndarray
@@ -215,7 +217,7 @@ class _Conversion:
             order = interleave(spec.count, part.outputs)
         else:
             values = read(refs[0])
-        return _Rows(refs[0], self._checkpoint.dtype(refs[0]), values, order)
+        return _Rows(refs, self._checkpoint.dtype(refs[0]), values, order)
 
     def _pack(self, spec: PageSpec, parts: _Parts) -> np.ndarray:
         """A page from its parts, uint8 [spec.bytes], on all cores."""
@@ -234,9 +236,11 @@ class _Conversion:
         rows = source.values.reshape(-1).view(np.uint8)
         bad = self._packer.pack(matrix, rows, source.dtype, part.source_inputs, source.order, into)
         if bad >= 0:
+            which, row = divmod(bad, len(source.values) // len(source.refs))
+            name = source.refs[which].name
             raise CheckpointError(
-                f"{self._checkpoint.tensors[source.ref.name].file.name}: tensor '{source.ref.name}' ({spec}) holds a value in "
-                f"row {bad} that is not finite or too large to quantise"
+                f"{self._checkpoint.tensors[name].file.name}: tensor '{name}' ({spec}) holds a value in row {row} that is not "
+                "finite or too large to quantise"
             )
 
     def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
