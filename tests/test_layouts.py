@@ -148,17 +148,18 @@ def test_mxfp4_is_what_transformers_makes_of_it(tmp_path: Path):
     blocks = torch.from_numpy(rng.integers(0, 256, (3, 6, 4, 16), dtype=np.uint8))
     scales = torch.from_numpy(rng.integers(90, 160, (3, 6, 4), dtype=np.uint8))
     method = {"quant_method": "mxfp4"}
-    tensor = _checkpoint(tmp_path / "x", {"a_blocks": blocks, "a_scales": scales}, method).tensors["a_blocks"]
+    tensor = _checkpoint(tmp_path / "x", {"a_blocks": blocks, "a_scales": scales}, method).tensors["a"]
     assert isinstance(tensor, Mxfp4Tensor)
-    assert tensor.shape == (3, 6, 128)
-    # transformers hands the matrices out transposed.
-    expected = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32).transpose(1, 2).reshape(18, 128).numpy()
-    np.testing.assert_array_equal(tensor.read_rows(), expected)
-    np.testing.assert_array_equal(tensor.read_rows(7, 4), expected[7:11])
+    expected = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    assert tensor.shape == expected.shape == (3, 128, 6)
+    rows = expected.reshape(-1, 6).numpy()
+    np.testing.assert_array_equal(tensor.read_rows(), rows)
+    for first, count in ((0, 128), (128, 1), (100, 200), (383, 1)):
+        np.testing.assert_array_equal(tensor.read_rows(first, count), rows[first : first + count])
     weight = torch.randn(2, 5, 64)
     blocks, scales = layouts.mxfp4(weight)
-    read = _checkpoint(tmp_path / "y", {"a_blocks": blocks, "a_scales": scales}, method).tensors["a_blocks"]
-    assert np.abs(read.read_rows() - weight.reshape(10, 64).numpy()).max() < 0.6
+    read = _checkpoint(tmp_path / "y", {"a_blocks": blocks, "a_scales": scales}, method).tensors["a"]
+    assert np.abs(read.read_rows().reshape(2, 64, 5) - weight.transpose(1, 2).numpy()).max() < 0.6
 
 
 def test_every_code_of_gptq_and_awq_has_its_place(tmp_path: Path):

@@ -126,8 +126,9 @@ class Fp8Tensor(_Decoder):
 
 @dataclass(frozen=True)
 class Mxfp4Tensor(_Decoder):
-    """e2m1 codes [..., rows, groups, 16], two in a byte, and an e8m0 scale [..., rows, groups] for each group of 32.
+    """e2m1 codes [..., outputs, groups, 16], two in a byte, and an e8m0 scale [..., outputs, groups] for 32 inputs each.
 
+    It presents itself as its family stores it uncompressed: [..., inputs, outputs]. Reading decodes whole matrices.
     Source: OCP Microscaling Formats (MX) specification 1.0.
     """
 
@@ -139,9 +140,21 @@ class Mxfp4Tensor(_Decoder):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*self.scales.shape[:-1], 32 * self.scales.shape[-1])
+        *lead, outputs, groups = self.scales.shape
+        return (*lead, 32 * groups, outputs)
 
     def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
+        inputs, outputs = self.shape[-2:]
+        end = self.scales.rows // outputs * inputs if count is None else first + count
+        rows = np.empty((end - first, outputs), np.float32)
+        for matrix in range(first // inputs, -(-end // inputs)):
+            begin, stop = max(first, matrix * inputs), min(end, (matrix + 1) * inputs)
+            values = self._decode(matrix * outputs, outputs)
+            rows[begin - first : stop - first] = values[:, begin - matrix * inputs : stop - matrix * inputs].T
+        return rows
+
+    def _decode(self, first: int, count: int) -> np.ndarray:
+        """Outputs [first, first + count) as float32 [count, inputs]."""
         scales = _read_scales(self.scales, first, count)
         groups = scales.shape[1]
         codes = self.stored.read_rows(first * groups, scales.size)

@@ -118,14 +118,15 @@ def _fp8(settings: _Settings, stored: Stored) -> Presented:
 
 
 def _mxfp4(_: _Settings, stored: Stored) -> Presented:
-    """``NAME_blocks`` with ``NAME_scales`` presents itself as ``NAME_blocks``: [..., outputs, inputs] as stored, unlike an
-    uncompressed ``NAME`` of the same family, which may be transposed and as square.
-    """
+    """``NAME_blocks`` and ``NAME_scales`` present themselves as ``NAME``."""
     parts = _Parts(stored)
     for tensor in [t for t in stored.values() if t.name.endswith("_blocks")]:
-        scales = parts.take(f"{tensor.name.removesuffix('_blocks')}_scales", tensor)
+        name = tensor.name.removesuffix("_blocks")
+        scales = parts.take(f"{name}_scales", tensor)
+        if len(tensor.shape) < 3:
+            raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.shape}, not blocks of a matrix")
         del parts.left[tensor.name]
-        parts.add(Mxfp4Tensor(tensor.name, tensor, scales))
+        parts.add(Mxfp4Tensor(name, tensor, scales))
     return parts.presented("mxfp4")
 
 
