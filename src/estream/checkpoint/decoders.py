@@ -176,7 +176,7 @@ class PackedInt4:
 
 
 @dataclass(frozen=True)
-class _Int4Tensor(_Decoder):
+class Int4Tensor(_Decoder):
     """Codes 0..15; a value is (code - zero) * scale, zero and scale shared by ``group`` inputs of an output: exact in
     float32, since scales have 11 bits and the difference 5.
     """
@@ -219,21 +219,39 @@ class _Int4Tensor(_Decoder):
         """Zeros [groups, outputs] as they are subtracted, from the stored words."""
         raise NotImplementedError
 
-    def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
+    def _read(self, first: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Codes less zeros, int8 [count, inputs], and their scales, float32 [count, groups]."""
         count = self.outputs - first if count is None else count
-        group = self.group
         packed = self.parts.codes.read_rows()
-        scales = _read_scales(self.parts.scales)
-        zeros = self._zeros(self.parts.zeros.read_rows()).astype(np.float32)
-        values = np.empty((count, self.inputs), np.float32)
+        scales = _read_scales(self.parts.scales)[:, first : first + count].T
+        zeros = self._zeros(self.parts.zeros.read_rows())
+        codes = np.empty((count, self.inputs), np.int8)
         for begin in range(0, count, self.step):
             here = slice(first + begin, first + min(begin + self.step, count))
-            codes = self._codes(packed, here.start, here.stop - here.start)
-            grouped = codes.reshape(self.inputs // group, group, -1).astype(np.float32)
-            grouped -= zeros[:, None, here]
-            grouped *= scales[:, None, here]
-            values[begin : begin + grouped.shape[2]] = grouped.reshape(self.inputs, -1).T
-        return values
+            grouped = self._codes(packed, here.start, here.stop - here.start).reshape(len(zeros), self.group, -1)
+            codes[begin : begin + grouped.shape[2]] = (grouped - zeros[:, None, here]).reshape(self.inputs, -1).T
+        return codes, scales
+
+    def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
+        codes, scales = self._read(first, count)
+        values = codes.astype(np.float32).reshape(len(codes), -1, self.group)
+        values *= scales[:, :, None]
+        return values.reshape(len(codes), -1)
+
+    def read_codes(self, first: int = 0, count: int | None = None) -> "TensorCodes | None":
+        """Rows as codes in -8..7 with fp16 scales; None where one lies outside."""
+        codes, scales = self._read(first, count)
+        if codes.min(initial=0) < -8 or codes.max(initial=0) > 7:
+            return None
+        return TensorCodes(codes, np.ascontiguousarray(scales).astype(np.float16).view(np.uint16))
+
+
+@dataclass(frozen=True)
+class TensorCodes:
+    """Codes int8 [rows, columns] and the scales that they are multiplied by, fp16 bits in uint16 [rows, groups]."""
+
+    codes: np.ndarray
+    scales: np.ndarray
 
 
 def _nibbles(words: np.ndarray, order: np.ndarray) -> np.ndarray:
@@ -242,7 +260,7 @@ def _nibbles(words: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class GptqTensor(_Int4Tensor):
+class GptqTensor(Int4Tensor):
     """GPTQ: a word holds 8 inputs of one output, the first in its lowest bits; zeros are stored less 1 (``zero_offset``).
 
     ``g_idx`` says which group an input belongs to: only whole groups in order are read (no act-order).
@@ -267,7 +285,7 @@ class GptqTensor(_Int4Tensor):
     def _zeros(self, packed: np.ndarray) -> np.ndarray:
         return _nibbles(packed, np.arange(8)).reshape(len(packed), -1) + self.zero_offset
 
-    def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
+    def _read(self, first: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
         if self.g_idx is not None:
             order = self.g_idx.read_rows().reshape(-1)
             if not np.array_equal(order, np.arange(self.inputs) // self.group):
@@ -275,11 +293,11 @@ class GptqTensor(_Int4Tensor):
                     f"{self.g_idx.file.name}: tensor '{self.g_idx.name}' permutes the inputs (act-order), which is not read; "
                     "convert the unquantised checkpoint, or one quantised with desc_act false"
                 )
-        return super().read_rows(first, count)
+        return super()._read(first, count)
 
 
 @dataclass(frozen=True)
-class AwqTensor(_Int4Tensor):
+class AwqTensor(Int4Tensor):
     """AWQ (version "gemm"): a word holds one input of 8 outputs, output 0, 2, 4, 6, 1, 3, 5, 7 from its lowest bits up."""
 
     #: Where in a word output 0..7 lies.

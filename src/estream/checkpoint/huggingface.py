@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from estream.checkpoint.decoders import widen
+from estream.checkpoint.decoders import Int4Tensor, TensorCodes, widen
 from estream.checkpoint.fingerprint import take_fingerprint
 from estream.checkpoint.quantized import present
 from estream.checkpoint.shards import read_json, read_shards
@@ -73,12 +73,26 @@ class HfCheckpoint:
 
         Vectors are one row. For a fused tensor, rows are counted within the part that ``ref`` names.
         """
+        return self.tensors[ref.name].read_rows(*self._rows(ref, first, count))
+
+    def codes(self, ref: TensorRef) -> tuple[int, int] | None:
+        """Bits of a tensor's codes and inputs that share a scale; None where its values are not codes times fp16 scales."""
         tensor = self.tensors[ref.name]
+        return (4, tensor.group) if isinstance(tensor, Int4Tensor) else None
+
+    def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> TensorCodes | None:
+        """The codes of rows [first, first + count), for a tensor that has them; None where some lie beyond -8..7."""
+        tensor = self.tensors[ref.name]
+        return tensor.read_codes(*self._rows(ref, first, count)) if isinstance(tensor, Int4Tensor) else None
+
+    def _rows(self, ref: TensorRef, first: int, count: int | None) -> tuple[int, int]:
+        """First row and count within the whole tensor."""
+        shape = self.tensors[ref.name].shape
         if ref.expert is None:
-            rows, start = (1 if len(tensor.shape) == 1 else tensor.shape[0]), 0
+            rows, start = (1 if len(shape) == 1 else shape[0]), 0
         else:
-            rows, start = ref.all_rows, ref.expert * tensor.shape[1] + ref.first_row
-        return tensor.read_rows(start + first, rows - first if count is None else count)
+            rows, start = ref.all_rows, ref.expert * shape[1] + ref.first_row
+        return start + first, rows - first if count is None else count
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
         """A small tensor, widened to float32, in its own shape; refuses values that are not finite."""
