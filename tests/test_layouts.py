@@ -16,8 +16,9 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 import estream
-from estream.checkpoint.decoders import AwqTensor, GptqTensor, Mxfp4Tensor
+from estream.checkpoint.decoders import Mxfp4Tensor
 from estream.checkpoint.huggingface import HfCheckpoint
+from estream.checkpoint.int4 import AwqTensor, GptqTensor
 from estream.conversion import ConvertOptions, convert
 from estream.models.config import TensorRef
 from estream.package.package import Package

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from estream.checkpoint.decoders import Int4Tensor, TensorCodes, widen
+from estream.checkpoint.decoders import widen
 from estream.checkpoint.fingerprint import take_fingerprint
+from estream.checkpoint.int4 import Int4Tensor, TensorCodes
 from estream.checkpoint.quantized import present
 from estream.checkpoint.shards import read_json, read_shards
 from estream.errors import CheckpointError
