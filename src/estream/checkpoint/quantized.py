@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from estream.checkpoint.decoders import AwqTensor, Fp8Tensor, GptqTensor, Mxfp4Tensor, PackedInt4, RowTensor
+from estream.checkpoint.decoders import Fp8Tensor, Mxfp4Tensor, RowTensor
+from estream.checkpoint.int4 import AwqTensor, GptqTensor, PackedInt4
 from estream.checkpoint.shards import StoredTensor
 from estream.errors import CheckpointError
 
