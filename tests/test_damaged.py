@@ -229,6 +229,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "a text for a number": ("plain", config(num_hidden_layers="3"), "'num_hidden_layers' must be a positive whole"),
     "a fraction for a number": ("plain", config(num_hidden_layers=2.5), "'num_hidden_layers' must be a positive whole"),
     "a number for a truth value": ("plain", config(tie_word_embeddings=1), "'tie_word_embeddings' must be true or false"),
+    "a routing that is not known": ("plain", config(norm_topk_prob="sigmoid"), "'norm_topk_prob' must be true or false"),
     "fewer layers than tensors": ("plain", config(num_hidden_layers=2), "'model.layers.2.input_layernorm.weight' and"),
     "heads that do not divide": ("plain", config(num_attention_heads=5), "num_attention_heads 5 is not a multiple of"),
     # Compressed weights.

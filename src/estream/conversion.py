@@ -137,6 +137,8 @@ class _Conversion:
             for spec, parts in pages:
                 out.put(spec, self._pack(spec, parts))
                 self._advance(spec.bytes)
+                # Large: not kept while the next are being read.
+                del parts
         for name in _EXTRAS:
             if (self._checkpoint.path / name).exists():
                 self._writer.copy(self._checkpoint.path / name)

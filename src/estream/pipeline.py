@@ -56,6 +56,8 @@ class ReadAhead(Generic[Job, Result]):
             self._submit()
             del future
             yield job, result
+            # Large: not kept while waiting for the next.
+            del result
 
     def _submit(self) -> None:
         while True:

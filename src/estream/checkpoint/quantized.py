@@ -41,7 +41,7 @@ def present(config: Mapping[str, Any], stored: Stored) -> Presented:
     if not isinstance(settings, dict):
         raise CheckpointError(f"config.json: 'quantization_config' must be an object, found {settings!r}")
     method = settings.get("quant_method")
-    if method not in _METHODS:
+    if not isinstance(method, str) or method not in _METHODS:
         raise CheckpointError(f"config.json: 'quant_method' {method!r} is not read; {_WHAT_TO_DO}")
     return _METHODS[method](_Settings(settings), stored)
 
