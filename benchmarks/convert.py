@@ -111,13 +111,14 @@ def time_writing(path: Path, size: int) -> float:
     return seconds
 
 
-def time_converting(source: Path, target: Path) -> tuple[float, int, Package]:
-    """Seconds, the peak of resident memory in bytes, and the package."""
+def time_converting(source: Path, target: Path) -> tuple[float, float, int, Package]:
+    """Seconds, seconds of processor time on all cores, the peak of resident memory in bytes, and the package."""
     command = [sys.executable, "-c", "from estream.cli.main import main; main()", "convert", source, target]
-    begin = time.perf_counter()
+    before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    seconds = time.perf_counter() - begin
-    return seconds, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, open_package(target)
+    seconds, after = time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_CHILDREN)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, processor, after.ru_maxrss * 1024, open_package(target)
 
 
 def main() -> None:
@@ -137,14 +138,14 @@ def main() -> None:
         print(f"{args.shape}: {size / 1e9:.1f} GB of bfloat16", flush=True)
         for _ in range(args.repeat):
             reading = time_reading(folder / "source")
-            seconds, peak, package = time_converting(folder / "source", folder / "out.estream")
+            seconds, processor, peak, package = time_converting(folder / "source", folder / "out.estream")
             written = package.bytes
             shutil.rmtree(folder / "out.estream")
             writing = time_writing(folder / "written", written)
             print(
                 f"read {reading:.1f} s ({size / reading / 1e9:.2f} GB/s), write {writing:.1f} s "
                 f"({written / writing / 1e9:.2f} GB/s), convert {seconds:.1f} s: {seconds / max(reading, writing):.2f} times "
-                f"the longer, peak {peak / 2**20:.0f} MiB",
+                f"the longer, {processor:.1f} s of processor time, peak {peak / 2**20:.0f} MiB",
                 flush=True,
             )
 
