@@ -5,7 +5,15 @@ from pathlib import Path
 
 from estream.errors import CheckpointError
 
-_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja"]
+_FILES = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "*.jinja",
+]
 
 
 def resolve(source: str) -> Path:

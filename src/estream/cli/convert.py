@@ -62,3 +62,5 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
         f"{package.path}: {package.manifest.config.family}, {len(package.manifest.tape)} pages, "
         f"{format_bytes(package.bytes)}, written in {seconds:.1f} s"
     )
+    if compression := package.manifest.source.get("compression"):
+        say(f"the checkpoint is compressed ({compression}): decoded and quantised anew")
