@@ -7,22 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from estream import _native
-from estream.checkpoint.hub import resolve
-from estream.checkpoint.huggingface import HfCheckpoint
-from estream.errors import CheckpointError, OptionError
+from estream.checkpoint.opening import open_checkpoint
+from estream.checkpoint.source import CheckpointSource
+from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import GROUPS, LANES, FloatPart, MatrixPart, PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
+from estream.packing import MatrixPacker, MatrixSource
+from estream.summary import matrix_notes, preferred_group, summarise
 
 DEFAULT_BITS = 4
 #: Chosen by measured quality: docs/experiments.md.
 DEFAULT_GROUP = 64
 DENSE_BITS = 8
-
-_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 #: Called with bytes written so far and in all.
 Progress = Callable[[int, int], None]
@@ -30,10 +29,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace."""
+    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace.
+
+    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP.
+    """
 
     bits: int = DEFAULT_BITS
-    group: int = DEFAULT_GROUP
+    group: int | None = None
     device: str = "cpu"
     force: bool = False
 
@@ -41,7 +43,7 @@ class ConvertOptions:
         """Raises OptionError."""
         if self.bits not in (4, 8):
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
-        if self.group not in GROUPS:
+        if self.group is not None and self.group not in GROUPS:
             raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
         if self.device != "cpu":
             raise OptionError(f"--device must be cpu, not '{self.device}'")
@@ -50,7 +52,7 @@ class ConvertOptions:
 def convert(
     source: str | Path, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
 ) -> Package:
-    """Convert a Hugging Face folder or hub id to a package.
+    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of one that is split), to a package.
 
     Memory stays bounded for a model of any size: one matrix of the checkpoint and one page are held at a time.
 
@@ -62,16 +64,17 @@ def convert(
     """
     options = options or ConvertOptions()
     options.check()
-    checkpoint = HfCheckpoint(resolve(str(source)))
+    checkpoint = open_checkpoint(str(source))
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(_all_refs(tensors)), tensors.ignored)
     destination = Path(destination)
+    group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
         device=options.device,
         config=config,
-        quantization=Quantization.choose(config, options.bits, DENSE_BITS, options.group),
+        quantization=Quantization.choose(config, options.bits, DENSE_BITS, group),
         embedding_dtype=checkpoint.dtype(tensors.embedding),
         synthetic=False,
         source=checkpoint.fingerprint(),
@@ -93,7 +96,7 @@ def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
 class _Conversion:
     def __init__(
         self,
-        checkpoint: HfCheckpoint,
+        checkpoint: CheckpointSource,
         config: ModelConfig,
         tensors: ModelTensors,
         writer: PackageWriter,
@@ -104,7 +107,7 @@ class _Conversion:
         self._tensors = tensors
         self._writer = writer
         self._progress = progress
-        self._packer = _native.Packer(len(os.sched_getaffinity(0)))
+        self._packer = MatrixPacker(checkpoint, len(os.sched_getaffinity(0)))
         self._done = 0
 
     def run(self) -> None:
@@ -113,9 +116,10 @@ class _Conversion:
         for spec in build_tape(self._config, self._writer.spec.quantization):
             self._writer.add_page(spec, self._page(spec))
             self._advance(spec.bytes)
-        for name in _EXTRAS:
-            if (self._checkpoint.path / name).exists():
-                self._writer.copy(self._checkpoint.path / name)
+        for name, content in self._checkpoint.extras():
+            self._writer.add_file(name, content)
+        notes = [*matrix_notes(self._checkpoint, self._tensors, self._writer.spec.quantization), *self._checkpoint.notes]
+        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _advance(self, size: int) -> None:
         self._done += size
@@ -149,37 +153,20 @@ class _Conversion:
         return transposed
 
     def _matrix(self, spec: PageSpec, part: MatrixPart, into: np.ndarray) -> None:
-        read = self._checkpoint.read_rows
-        order = np.arange(part.outputs, dtype=np.int32)
+        order, page = np.arange(part.outputs, dtype=np.int32), str(spec)
         if spec.kind == "head":
-            ref = self._tensors.head
-            rows = read(ref, spec.first, spec.count)
+            source = MatrixSource((self._tensors.head,), order, page, spec.first, spec.count)
         elif spec.kind == "attention":
-            ref = getattr(self._tensors.layers[spec.layer], part.name)
-            rows = read(ref)
+            source = MatrixSource((getattr(self._tensors.layers[spec.layer], part.name),), order, page)
         else:
             expert = self._tensors.layers[spec.layer].experts[spec.expert]
             if part.name == "down":
-                ref = expert.down
-                rows = np.ascontiguousarray(read(ref)[:, spec.first : spec.first + spec.count])
+                columns = (spec.first, spec.first + spec.count)
+                source = MatrixSource((expert.down,), order, page, columns=columns)
             else:
-                ref = expert.gate
-                self._same_dtype(expert.gate, expert.up)
-                halves = [read(half, spec.first, spec.count) for half in (expert.gate, expert.up)]
-                rows = np.concatenate(halves)
                 order = interleave(spec.count, part.outputs)
-        matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
-        source = rows.reshape(-1).view(np.uint8)
-        bad = self._packer.pack(matrix, source, self._checkpoint.dtype(ref), part.source_inputs, order, into)
-        if bad >= 0:
-            raise CheckpointError(
-                f"{self._checkpoint.tensors[ref.name].file.name}: tensor '{ref.name}' ({spec}) holds a value in row {bad} that "
-                "is not finite or too large to quantise"
-            )
-
-    def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
-        if self._checkpoint.dtype(first) != self._checkpoint.dtype(second):
-            raise CheckpointError(f"tensors '{first.name}' and '{second.name}' must have one dtype")
+                source = MatrixSource((expert.gate, expert.up), order, page, spec.first, spec.count)
+        self._packer.pack(spec.kind, source, part, into)
 
 
 def interleave(width: int, outputs: int) -> np.ndarray:

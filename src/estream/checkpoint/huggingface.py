@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from estream.checkpoint.fingerprint import take_fingerprint
+from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 
 INDEX = "model.safetensors.index.json"
+_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 #: Names of safetensors dtypes that weights may have, and of the numpy type that carries their bits.
 DTYPES = {"F32": ("float32", np.float32), "F16": ("float16", np.uint16), "BF16": ("bfloat16", np.uint16)}
 
@@ -34,6 +37,7 @@ class HfCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.notes: list[str] = []
         self.config = _read_json(path / "config.json")
         self.files = _weight_files(path)
         self.tensors: dict[str, StoredTensor] = {}
@@ -55,28 +59,33 @@ class HfCheckpoint:
             CheckpointError: names the first tensor that is missing, left over, misshapen or of an unknown type.
 
         """
-        wanted = {ref.name: ref for ref in refs}
-        for name, ref in wanted.items():
-            tensor = self.tensors.get(name)
-            if tensor is None:
-                raise CheckpointError(f"{self.path}: tensor '{name}' is missing; is a shard absent, or another model's?")
-            if tensor.shape != ref.shape:
-                raise CheckpointError(f"{tensor.file.name}: tensor '{name}' is {tensor.shape}, expected {ref.shape}")
-            if tensor.dtype not in DTYPES:
+        for ref in refs:
+            tensor = self.tensors.get(ref.name)
+            if tensor is not None and tensor.dtype not in DTYPES:
                 raise CheckpointError(
-                    f"{tensor.file.name}: tensor '{name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
+                    f"{tensor.file.name}: tensor '{ref.name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
                 )
-        left = sorted(set(self.tensors) - set(wanted) - ignored)
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise CheckpointError(
-                f"{self.tensors[left[0]].file.name}: tensor '{left[0]}'{more} is not part of this architecture as estream "
-                "knows it; converting without it would answer wrongly"
-            )
+        check_tensors(self.path, self.tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
         """One of "float32", "float16" and "bfloat16"."""
         return DTYPES[self.tensors[ref.name].dtype][0]
+
+    def stored_as(self, ref: TensorRef) -> str:
+        """The type's name in safetensors."""
+        return self.tensors[ref.name].dtype
+
+    def codes(self, ref: TensorRef) -> None:
+        """These checkpoints hold values, not codes."""
+
+    def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> None:
+        """Never called, since no tensor has codes."""
+
+    def extras(self) -> Iterator[tuple[str, bytes]]:
+        """Tokenizer files and chat template, as they are."""
+        for name in _EXTRAS:
+            if (self.path / name).exists():
+                yield name, (self.path / name).read_bytes()
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.

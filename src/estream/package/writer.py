@@ -84,13 +84,10 @@ class PackageWriter:
         self._pages.append(page)
 
     def add_final_norm(self, weight: np.ndarray) -> None:
-        self._add_file(RESIDENT, save({"final_norm": np.ascontiguousarray(weight, np.float32)}))
+        self.add_file(RESIDENT, save({"final_norm": np.ascontiguousarray(weight, np.float32)}))
 
-    def copy(self, file: Path) -> None:
-        """Take a small file of the checkpoint along as it is."""
-        self._add_file(file.name, file.read_bytes())
-
-    def _add_file(self, name: str, data: bytes) -> None:
+    def add_file(self, name: str, data: bytes) -> None:
+        """Take a small file along as it is."""
         (self.folder / name).write_bytes(data)
         self._files[name] = checksum_of(data)
 
