@@ -15,7 +15,7 @@ from estream.models.config import ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import GROUPS, LANES, FloatPart, MatrixPart, PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
-from estream.packing import MatrixPacker, MatrixSource
+from estream.packing import MatrixPacker, MatrixSource, read_matrix
 from estream.summary import matrix_notes, preferred_group, summarise
 
 DEFAULT_BITS = 4
@@ -166,7 +166,7 @@ class _Conversion:
             else:
                 order = interleave(spec.count, part.outputs)
                 source = MatrixSource((expert.gate, expert.up), order, page, spec.first, spec.count)
-        self._packer.pack(spec.kind, source, part, into)
+        self._packer.pack(spec.kind, read_matrix(self._checkpoint, source, part), part, into)
 
 
 def interleave(width: int, outputs: int) -> np.ndarray:

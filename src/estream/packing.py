@@ -55,9 +55,61 @@ class KindTally:
 
 
 @dataclass(frozen=True)
-class _Codes:
-    codes: np.ndarray
-    scales: np.ndarray
+class MatrixRows:
+    """The rows of a matrix as they were read: codes with a scale for each of the package's groups, or values."""
+
+    source: MatrixSource
+    stored_as: str
+    codes: np.ndarray | None = None
+    scales: np.ndarray | None = None
+    values: np.ndarray | None = None
+    dtype: str = ""
+
+
+def read_matrix(checkpoint: CheckpointSource, source: MatrixSource, part: MatrixPart) -> MatrixRows:
+    """Read what a matrix is made of, as codes where the package can hold them as they are.
+
+    Raises:
+        CheckpointError: a file cannot be read, or the refs differ in dtype.
+
+    """
+    stored_as = "+".join(sorted({checkpoint.stored_as(ref) for ref in source.refs}))
+    found = _read_codes(checkpoint, source, part)
+    if found is not None:
+        return MatrixRows(source, stored_as, *found)
+    dtypes = {checkpoint.dtype(ref) for ref in source.refs}
+    if len(dtypes) > 1:
+        raise CheckpointError(f"tensors '{source.refs[0].name}' and '{source.refs[-1].name}' must have one dtype")
+    parts = [source.cut(checkpoint.read_rows(ref, source.first, source.count)) for ref in source.refs]
+    return MatrixRows(source, stored_as, values=_joined(parts), dtype=dtypes.pop())
+
+
+def _read_codes(checkpoint: CheckpointSource, source: MatrixSource, part: MatrixPart) -> tuple[np.ndarray, np.ndarray] | None:
+    group = code_group(checkpoint, source.refs, part.bits)
+    if group is None or group % part.group or part.source_inputs % part.group:
+        return None
+    codes: list[np.ndarray] = []
+    scales: list[np.ndarray] = []
+    for ref in source.refs:
+        found = checkpoint.read_codes(ref, source.first, source.count)
+        if found is None:
+            return None
+        codes.append(source.cut(found.codes))
+        scales.append(source.cut(np.repeat(found.scales, group // part.group, axis=1), part.group))
+    return _joined(codes), _joined(scales)
+
+
+def _joined(parts: list[np.ndarray]) -> np.ndarray:
+    return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
+
+
+def code_group(checkpoint: CheckpointSource, refs: tuple[TensorRef, ...], bits: int) -> int | None:
+    """The inputs that share a scale in all of these tensors, where their codes have at most so many bits."""
+    found = {checkpoint.codes(ref) for ref in refs}
+    only = found.pop()
+    if found or only is None or only[0] > bits:
+        return None
+    return only[1]
 
 
 class MatrixPacker:
@@ -68,64 +120,32 @@ class MatrixPacker:
         self._packer = _native.Packer(threads)
         self.tallies: dict[tuple[str, str], KindTally] = {}
 
-    def pack(self, kind: str, source: MatrixSource, part: MatrixPart, into: np.ndarray) -> None:
+    def pack(self, kind: str, rows: MatrixRows, part: MatrixPart, into: np.ndarray) -> None:
         """Fill ``into``, uint8 [part.bytes].
 
         Raises:
-            CheckpointError: a value is not finite or too large, or the refs differ in dtype.
+            CheckpointError: a value is not finite or too large.
 
         """
-        types = sorted({self._checkpoint.stored_as(ref) for ref in source.refs})
-        tally = self.tallies.setdefault((kind, "+".join(types)), KindTally())
+        tally = self.tallies.setdefault((kind, rows.stored_as), KindTally())
         matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
-        codes = self._codes(source, part)
-        if codes is not None:
-            bad = self._packer.pack_codes(matrix, codes.codes, codes.scales, source.order, into)
+        order = rows.source.order
+        if rows.codes is not None and rows.scales is not None:
+            self._check(rows, self._packer.pack_codes(matrix, rows.codes, rows.scales, order, into))
             tally.kept += 1
-        else:
-            dtype, rows = self._values(source)
-            bad = self._packer.pack(matrix, rows, dtype, part.source_inputs, source.order, into)
-            tally.requantised += 1
+            return
+        assert rows.values is not None
+        values = rows.values.reshape(-1).view(np.uint8)
+        self._check(rows, self._packer.pack(matrix, values, rows.dtype, part.source_inputs, order, into))
+        squared_error, squared = self._packer.error(matrix, values, rows.dtype, part.source_inputs, order, into)
+        tally.requantised += 1
+        tally.squared_error += squared_error
+        tally.squared += squared
+
+    def _check(self, rows: MatrixRows, bad: int) -> None:
         if bad >= 0:
+            ref = rows.source.refs[0]
             raise CheckpointError(
-                f"{self._checkpoint.tensors[source.refs[0].name].file.name}: tensor '{source.refs[0].name}' ({source.page}) "
+                f"{self._checkpoint.tensors[ref.name].file.name}: tensor '{ref.name}' ({rows.source.page}) "
                 f"holds a value in row {bad} that is not finite or too large to quantise"
             )
-        if codes is None:
-            squared_error, squared = self._packer.error(matrix, rows, dtype, part.source_inputs, source.order, into)
-            tally.squared_error += squared_error
-            tally.squared += squared
-
-    def _values(self, source: MatrixSource) -> tuple[str, np.ndarray]:
-        dtypes = {self._checkpoint.dtype(ref): ref for ref in source.refs}
-        if len(dtypes) > 1:
-            raise CheckpointError(f"tensors '{source.refs[0].name}' and '{source.refs[-1].name}' must have one dtype")
-        parts = [source.cut(self._checkpoint.read_rows(ref, source.first, source.count)) for ref in source.refs]
-        rows = np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
-        return next(iter(dtypes)), rows.reshape(-1).view(np.uint8)
-
-    def _codes(self, source: MatrixSource, part: MatrixPart) -> _Codes | None:
-        """The source's codes with a scale for each of the part's groups, None where the part cannot hold them."""
-        group = code_group(self._checkpoint, source.refs, part.bits)
-        if group is None or group % part.group or part.source_inputs % part.group:
-            return None
-        parts: list[_Codes] = []
-        for ref in source.refs:
-            found = self._checkpoint.read_codes(ref, source.first, source.count)
-            if found is None:
-                return None
-            scales = np.repeat(found.scales, group // part.group, axis=1)
-            parts.append(_Codes(source.cut(found.codes), source.cut(scales, part.group)))
-        return _Codes(
-            np.ascontiguousarray(np.concatenate([p.codes for p in parts])),
-            np.ascontiguousarray(np.concatenate([p.scales for p in parts])),
-        )
-
-
-def code_group(checkpoint: CheckpointSource, refs: tuple[TensorRef, ...], bits: int) -> int | None:
-    """The inputs that share a scale in all of these tensors, where their codes have at most so many bits."""
-    found = {checkpoint.codes(ref) for ref in refs}
-    only = found.pop()
-    if found or only is None or only[0] > bits:
-        return None
-    return only[1]

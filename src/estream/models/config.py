@@ -77,13 +77,21 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class TensorRef:
-    """A checkpoint tensor, or one expert's part of a fused one: rows [first, first + rows) of expert ``expert``."""
+    """A checkpoint tensor, or part of one.
+
+    ``expert`` takes one expert's matrix of a fused tensor (or its vector, of fused biases). Of its rows,
+    ``first_row``, ``first_row`` + ``step``, ... are taken, ``all_rows`` of them (0: all), in ``order`` where one is given.
+    A ``transposed`` matrix is stored [inputs, outputs]. ``shape`` is the whole tensor's.
+    """
 
     name: str
     shape: tuple[int, ...]
     expert: int | None = None
     first_row: int = 0
     all_rows: int = 0
+    step: int = 1
+    transposed: bool = False
+    order: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -52,8 +52,9 @@ class Architecture:
 
     Where the target has ``{e}``, the stored tensor is cut into experts along its first dimension; where several stored
     tensors have one target they are joined, expert by expert. ``whole`` maps names that have no ``.weight`` in Hugging Face.
-    ``permuted``: the rows of q and k are reordered (:class:`estream.checkpoint.gguf.views.Piece`). ``transposed`` are
-    stored names whose rows are Hugging Face's columns.
+    ``permuted``: the rows of q and k are reordered (:class:`estream.checkpoint.gguf.views.Piece`). Of ``transposed`` the
+    columns are Hugging Face's rows. ``transposed_experts``: Hugging Face has the experts' matrices [inputs, outputs], with
+    the outputs of gate and up side by side.
     """
 
     translate: Callable[[Keys, Facts], Config]
@@ -61,8 +62,14 @@ class Architecture:
     whole: Mapping[str, str] = field(default_factory=dict)
     permuted: bool = False
     transposed: frozenset[str] = frozenset()
+    transposed_experts: bool = False
     #: Tensors whose values are part of the config.
     settings: frozenset[str] = frozenset()
+
+    @property
+    def order(self) -> list[str]:
+        """All stored names below ``blk.N.``, in the order in which those of one target are joined."""
+        return [*(f"{name}.{kind}" for kind in ("weight", "bias") for name in self.names), *self.whole]
 
     def config(self, keys: Keys, stored: Mapping[str, GgufTensor], read: Callable[[GgufTensor], list[float]]) -> Config:
         """Raises CheckpointError where a setting is missing, contradictory or unknown."""
@@ -102,7 +109,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "attn_v_b": "self_attn.kv_b_proj",
         },
         whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
-        transposed=frozenset({"attn_k_b"}),
+        transposed=frozenset({"attn_k_b.weight"}),
     ),
     "glm4moe": Architecture(
         configs.glm4_moe,
@@ -116,13 +123,17 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "gpt-oss": Architecture(
         configs.gpt_oss,
-        _ATTENTION
-        | {"post_attention_norm": "post_attention_layernorm"}
-        | _EXPERTS
-        | {
-            "ffn_gate_inp": "mlp.router",
+        _ATTENTION | {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router"},
+        whole={
+            "attn_sinks.weight": "self_attn.sinks",
+            "ffn_gate_exps.weight": "mlp.experts.gate_up_proj",
+            "ffn_up_exps.weight": "mlp.experts.gate_up_proj",
+            "ffn_down_exps.weight": "mlp.experts.down_proj",
+            "ffn_gate_exps.bias": "mlp.experts.gate_up_proj_bias",
+            "ffn_up_exps.bias": "mlp.experts.gate_up_proj_bias",
+            "ffn_down_exps.bias": "mlp.experts.down_proj_bias",
         },
-        whole={"attn_sinks.weight": "self_attn.sinks"},
+        transposed_experts=True,
     ),
     "granitemoe": Architecture(
         configs.granite_moe,

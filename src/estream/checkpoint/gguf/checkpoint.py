@@ -15,11 +15,10 @@ from estream.checkpoint.gguf.names import views_of
 from estream.checkpoint.gguf.tokenizer import tokenizer_files
 from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.checkpoint.gguf.views import Piece, View
-from estream.checkpoint.huggingface import check_tensors, widen
+from estream.checkpoint.huggingface import widen
+from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
-
-_EMBEDDING = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True)
@@ -69,11 +68,10 @@ class GgufCheckpoint:
         check_tensors(self.path, self._tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
-        """Quantised matrices are given in float32. Embedding rows, which a package keeps unquantised, are given in float16:
-        what that rounds off (a 2048th of a value) is far below what the quantisation before it did.
+        """What is quantised is given in float32, in which ggml computes it. So are the embedding rows of a package then:
+        float16 would take half the place, but round the products of codes and scales.
         """
-        view = self._tensors[ref.name]
-        return view.plain or ("float16" if ref.name == _EMBEDDING else "float32")
+        return self._tensors[ref.name].plain or "float32"
 
     def stored_as(self, ref: TensorRef) -> str:
         return "+".join(self._tensors[ref.name].type_names)
@@ -85,14 +83,14 @@ class GgufCheckpoint:
         for where, piece, begin, length in view.runs(start, count):
             if view.plain:
                 data[where] = piece.blocks(begin, length).view(data.dtype)
-            elif dtype == "float16":
-                data[where] = self._narrow(ref, piece.values(begin, length))
             else:
                 data[where] = piece.values(begin, length)
         return data
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
-        values = widen(self.read_rows(ref), self.dtype(ref)).reshape(ref.shape)
+        values = widen(self.read_rows(ref), self.dtype(ref))
+        vector = len(ref.shape) == (1 if ref.expert is None else 2)
+        values = values.reshape(-1) if vector else values
         if not np.isfinite(values).all():
             raise CheckpointError(f"{self._tensors[ref.name].file.name}: tensor '{ref.name}' holds values that are not finite")
         return values
@@ -116,21 +114,8 @@ class GgufCheckpoint:
 
     def _rows(self, ref: TensorRef, first: int, count: int | None) -> tuple[View, int, int]:
         """The view, its first row that is meant, and how many."""
-        view = self._tensors[ref.name]
-        if ref.expert is None:
-            rows, start = view.rows, 0
-        else:
-            rows, start = ref.all_rows, ref.expert * view.shape[1] + ref.first_row
+        view, start, rows = self._tensors[ref.name].select(ref)
         return view, start + first, rows - first if count is None else count
-
-    def _narrow(self, ref: TensorRef, values: np.ndarray) -> np.ndarray:
-        with np.errstate(over="ignore"):
-            narrow = values.astype(np.float16)
-        if not np.isfinite(narrow).all():
-            raise CheckpointError(
-                f"{self._tensors[ref.name].file.name}: tensor '{ref.name}' holds a value that is not finite in float16"
-            )
-        return narrow.view(np.uint16)
 
     @staticmethod
     def _vector(tensor: Any) -> list[float]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from estream.checkpoint.gguf.architectures import MODEL_NAMES, Architecture
 from estream.checkpoint.gguf.reader import GgufTensor
@@ -35,9 +35,14 @@ def views_of(
         if "{e}" in target:
             views |= _experts(target, tensor)
         else:
-            joined.setdefault(target, []).append((match["rest"].rpartition(".")[0] if match else name, tensor))
+            joined.setdefault(target, []).append((match["rest"] if match else name, tensor))
     for target, parts in joined.items():
-        views[target] = _join(architecture, parts) if len(parts) > 1 else _single(architecture, config, *parts[0])
+        if architecture.transposed_experts and "_exps." in parts[0][0]:
+            views[target] = _side_by_side(_in_order(architecture, parts))
+        elif len(parts) > 1:
+            views[target] = _join(architecture, _in_order(architecture, parts))
+        else:
+            views[target] = _single(architecture, config, *parts[0])
     return views, dropped
 
 
@@ -65,40 +70,61 @@ def _experts(target: str, tensor: GgufTensor) -> dict[str, View]:
     return {target.format(e=e): View(rest, (Piece(tensor, e * rows, rows),)) for e in range(experts)}
 
 
-def _single(architecture: Architecture, config: Mapping[str, Any], stem: str, tensor: GgufTensor) -> View:
-    heads = _permuted_heads(architecture, config, stem)
+def _single(architecture: Architecture, config: Mapping[str, Any], rest: str, tensor: GgufTensor) -> View:
+    heads = _permuted_heads(architecture, config, rest)
     if heads and (len(tensor.shape) != 2 or tensor.rows % (2 * heads)):
         raise CheckpointError(
             f"{tensor.file}: tensor '{tensor.name}' is {tensor.shape}, expected rows for {heads} heads of even size"
         )
     # Qwen2-MoE's gate of the shared expert is one row there, and a vector here.
-    one_row = stem == "ffn_gate_inp_shexp" and len(tensor.shape) == 1
+    one_row = rest == "ffn_gate_inp_shexp.weight" and len(tensor.shape) == 1
     return View((1, *tensor.shape) if one_row else tensor.shape, (Piece(tensor, 0, tensor.rows, heads),))
 
 
+def _in_order(architecture: Architecture, parts: list[tuple[str, GgufTensor]]) -> list[tuple[str, GgufTensor]]:
+    """In the order of the table: gate before up, keys before values."""
+    order = architecture.order
+    return sorted(parts, key=lambda part: order.index(part[0]))
+
+
 def _join(architecture: Architecture, parts: list[tuple[str, GgufTensor]]) -> View:
-    """One tensor from several: per expert or head where they have a third dimension, in the order of the table (gate
-    before up, keys before values).
-    """
-    order = list(architecture.names)
-    parts = sorted(parts, key=lambda part: order.index(part[0]))
+    """One tensor from several, one after another; per expert or head where they have a third dimension."""
     first = parts[0][1]
     units = first.shape[0] if len(first.shape) == 3 else 1
-    alike = all(len(t.shape) == len(first.shape) and (units == 1 or t.shape[0] == units) for _, t in parts)
     pieces = tuple(
-        Piece(tensor, unit * (tensor.rows // units), tensor.rows // units, transposed=stem in architecture.transposed)
+        Piece(tensor, unit * (tensor.rows // units), tensor.rows // units, transposed=rest in architecture.transposed)
         for unit in range(units)
-        for stem, tensor in parts
+        for rest, tensor in parts
     )
+    alike = all(len(t.shape) == len(first.shape) and (units == 1 or t.shape[0] == units) for _, t in parts)
     if not alike or len({piece.columns for piece in pieces}) != 1:
-        shapes = ", ".join(f"'{t.name}' {t.shape}" for _, t in parts)
-        raise CheckpointError(f"{first.file}: tensors {shapes} do not fit together")
+        _refuse(parts)
     rows = sum(piece.rows for piece in pieces)
     flat = len(first.shape) == 2 or architecture.transposed
     return View((rows, pieces[0].columns) if flat else (units, rows // units, pieces[0].columns), pieces)
 
 
-def _permuted_heads(architecture: Architecture, config: Mapping[str, Any], stem: str) -> int:
-    if not architecture.permuted or stem not in ("attn_q", "attn_k"):
+def _side_by_side(parts: list[tuple[str, GgufTensor]]) -> View:
+    """Experts' matrices or biases as Hugging Face has them for gpt-oss: matrices [inputs, outputs], and the outputs of gate
+    and up alternate.
+    """
+    first = parts[0][1]
+    if len(first.shape) not in (2, 3) or any(t.shape != first.shape for _, t in parts):
+        _refuse(parts)
+    experts, matrices = first.shape[0], len(first.shape) == 3
+    rows = first.rows // experts
+    pieces = tuple(Piece(tensor, e * rows, rows) for e in range(experts) for _, tensor in parts)
+    outputs = len(parts) * first.shape[1]
+    shape = (experts, first.columns, outputs) if matrices else (experts, outputs)
+    return View(shape, pieces, interleave=len(parts), transposed=matrices)
+
+
+def _refuse(parts: list[tuple[str, GgufTensor]]) -> NoReturn:
+    shapes = ", ".join(f"'{t.name}' {t.shape}" for _, t in parts)
+    raise CheckpointError(f"{parts[0][1].file}: tensors {shapes} do not fit together")
+
+
+def _permuted_heads(architecture: Architecture, config: Mapping[str, Any], rest: str) -> int:
+    if not architecture.permuted or rest not in ("attn_q.weight", "attn_k.weight"):
         return 0
-    return int(config["num_attention_heads" if stem == "attn_q" else "num_key_value_heads"])
+    return int(config["num_attention_heads" if rest == "attn_q.weight" else "num_key_value_heads"])

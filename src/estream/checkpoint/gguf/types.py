@@ -84,21 +84,21 @@ def _scale_bits(blocks: np.ndarray) -> np.ndarray:
 
 
 def _q4_0(blocks: np.ndarray) -> np.ndarray:
-    return _half(blocks, 0) * _q4_0_codes(blocks).codes
+    return np.asarray(_half(blocks, 0) * _q4_0_codes(blocks).codes)
 
 
 def _q4_1(blocks: np.ndarray) -> np.ndarray:
-    return _half(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks, 2)
+    return np.asarray(_half(blocks, 0) * _nibbles(blocks[:, 4:]).astype(np.float32) + _half(blocks, 2))
 
 
 def _q5_0(blocks: np.ndarray) -> np.ndarray:
     codes = (_nibbles(blocks[:, 6:]) | _fifth_bits(blocks, 2)).view(np.int8) - np.int8(16)
-    return _half(blocks, 0) * codes
+    return np.asarray(_half(blocks, 0) * codes)
 
 
 def _q5_1(blocks: np.ndarray) -> np.ndarray:
     codes = _nibbles(blocks[:, 8:]) | _fifth_bits(blocks, 4)
-    return _half(blocks, 0) * codes.astype(np.float32) + _half(blocks, 2)
+    return np.asarray(_half(blocks, 0) * codes.astype(np.float32) + _half(blocks, 2))
 
 
 def _q8_0(blocks: np.ndarray) -> np.ndarray:
@@ -122,7 +122,7 @@ def _with_minima(blocks: np.ndarray, codes: np.ndarray) -> np.ndarray:
     scales, minima = _scales_and_minima(blocks[:, 4:16])
     scale = (_half(blocks, 0) * scales)[:, :, None]
     minimum = (_half(blocks, 2) * minima)[:, :, None]
-    return (scale * codes - minimum).reshape(-1, _SUPER)
+    return np.asarray((scale * codes - minimum).reshape(-1, _SUPER))
 
 
 def _q4_k(blocks: np.ndarray) -> np.ndarray:
@@ -142,7 +142,7 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
     high = (blocks[:, 128:192].reshape(-1, 2, 1, 32) >> shift & 3) << 4
     codes = ((low | high).view(np.int8) - np.int8(32)).reshape(-1, 16, 16)
     scales = _half(blocks, 208) * blocks[:, 192:208].view(np.int8)
-    return (scales[:, :, None] * codes).reshape(-1, _SUPER)
+    return np.asarray((scales[:, :, None] * codes).reshape(-1, _SUPER))
 
 
 def _e8m0_half(exponent: np.ndarray) -> np.ndarray:
@@ -151,7 +151,7 @@ def _e8m0_half(exponent: np.ndarray) -> np.ndarray:
 
 
 def _mxfp4(blocks: np.ndarray) -> np.ndarray:
-    return _e8m0_half(blocks[:, :1]) * _E2M1[_nibbles(blocks[:, 1:])]
+    return np.asarray(_e8m0_half(blocks[:, :1]) * _E2M1[_nibbles(blocks[:, 1:])])
 
 
 def _mxfp4_codes(blocks: np.ndarray) -> BlockCodes:

@@ -9,6 +9,7 @@ import numpy as np
 
 from estream.checkpoint.gguf.reader import GgufTensor
 from estream.errors import CheckpointError
+from estream.models.config import TensorRef
 
 #: Values that are dequantised at a time.
 _CHUNK = 1 << 20
@@ -56,10 +57,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor under its Hugging Face name: its shape there, and the pieces that make up its rows."""
+    """A tensor under its Hugging Face name: its shape there, and the pieces that make up its rows.
+
+    Where Hugging Face has the matrices of experts ``transposed``, or the outputs of so many matrices side by side
+    (``interleave``), there is one piece for each expert and matrix, with outputs as rows.
+    """
 
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
+    interleave: int = 1
+    transposed: bool = False
 
     @property
     def file(self) -> Path:
@@ -87,6 +94,19 @@ class View:
     def code_bits(self) -> int:
         kinds = {0 if piece.transposed else piece.tensor.type.code_bits for piece in self.pieces}
         return kinds.pop() if len(kinds) == 1 else 0
+
+    def select(self, ref: TensorRef) -> tuple["View", int, int]:
+        """What ``ref`` means: a view, its first row and how many rows."""
+        assert ref.transposed == self.transposed
+        assert ref.step == self.interleave
+        if self.transposed or self.interleave > 1:
+            assert ref.expert is not None
+            piece = self.pieces[ref.expert * self.interleave + ref.first_row]
+            return View(ref.shape, (piece,)), 0, piece.rows
+        if ref.expert is None:
+            return self, ref.first_row, ref.all_rows or self.rows
+        rows = 1 if len(self.shape) == 2 else self.shape[1]
+        return self, ref.expert * rows + ref.first_row, ref.all_rows or rows
 
     def runs(self, first: int, count: int) -> Iterator[tuple[slice, Piece, int, int]]:
         """Cut rows [first, first + count) into runs of one piece and bounded size: where they go in the result, and the
