@@ -79,6 +79,7 @@ class GgufModel:
         """``split`` tensors at most in a part; one file where it is 0."""
         writer = gguf.GGUFWriter(path, ARCHITECTURES[self.family], split_max_tensors=split)
         add_keys(writer, self.family, self.config)
+        set_keys(writer, self.extra_keys)
         (self.vocabulary or ids_only)(writer)
         for name, value in self.tensors.items():
             kind = self.kind_of(name) if value.ndim > 1 and "gate_inp" not in name else Kind.F32
@@ -118,6 +119,20 @@ def add_keys(writer: gguf.GGUFWriter, family: str, config: Any) -> None:
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if getattr(config, "clip_qkv", None):
         writer.add_clamp_kqv(config.clip_qkv)
+
+
+def set_keys(writer: gguf.GGUFWriter, keys: dict[str, Any]) -> None:
+    """Set or replace keys; None removes one."""
+    kinds = {
+        bool: gguf.GGUFValueType.BOOL,
+        int: gguf.GGUFValueType.UINT32,
+        float: gguf.GGUFValueType.FLOAT32,
+        str: gguf.GGUFValueType.STRING,
+    }
+    for name, value in keys.items():
+        writer.kv_data[0].pop(name, None)
+        if value is not None:
+            writer.add_key_value(name, value, kinds[type(value)])
 
 
 def ids_only(writer: gguf.GGUFWriter) -> None:

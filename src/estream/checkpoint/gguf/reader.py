@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
-from estream.checkpoint.gguf.types import TYPES, GgufType
+from estream.checkpoint.gguf.types import TYPES, UNREAD_TYPES, GgufType
 from estream.errors import CheckpointError
 from estream.units import MiB, format_bytes, round_up
 
@@ -194,9 +194,9 @@ class _Parser:
     def _type(self, number: int) -> GgufType:
         kind = TYPES.get(number)
         if kind is None:
+            name = UNREAD_TYPES.get(number, f"type {number}")
             self._refuse(
-                f"{self._field} is stored as type {number}, which is not read; "
-                f"read are {', '.join(t.name for t in TYPES.values())}"
+                f"{self._field} is stored as {name}, which is not read; read are {', '.join(t.name for t in TYPES.values())}"
             )
         return kind
 

@@ -178,3 +178,10 @@ TYPES: dict[int, GgufType] = {
     14: GgufType("Q6_K", _SUPER, 210, _q6_k),
     39: GgufType("MXFP4", 32, 17, _mxfp4, code_bits=8, codes=_mxfp4_codes),
 }
+
+#: Names of others, for messages.
+UNREAD_TYPES: dict[int, str] = {
+    **{9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
+    **{20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
+    **{29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 40: "NVFP4"},
+}
