@@ -227,6 +227,14 @@ def test_mixed_types_keep_what_they_can_and_say_what_the_rest_cost(tmp_path: Pat
     assert weights["expert", "Q4_0"]["relative_rms"] == 0.0
 
 
+def test_gate_and_up_may_be_of_different_types(tmp_path: Path):
+    model = GgufModel.of(make_tiny(tmp_path / "hf", "olmoe", SHAPES["olmoe"]), "olmoe")
+    model.kind_of = lambda name: Kind.F16 if "gate_exps" in name else Kind.BF16 if "up_exps" in name else Kind.Q5_0
+    model.write(tmp_path / "model.gguf")
+    values = _with_values(tmp_path / "hf", model, tmp_path / "values")
+    _same(convert(tmp_path / "model.gguf", tmp_path / "out.estream"), convert(values, tmp_path / "values.estream"))
+
+
 def test_the_command_line_says_what_was_kept_and_what_would_keep_more(tmp_path: Path):
     model = GgufModel.of(make_tiny(tmp_path / "hf", "olmoe", SHAPES["olmoe"]), "olmoe", lambda name: Kind.Q8_0)
     model.write(tmp_path / "model.gguf")

@@ -27,7 +27,7 @@ TEXTS = [
     " ",
     "a" * 300,
 ]
-PRES = ["gpt-2", "olmo", "qwen2", "llama-bpe", "glm4", "gpt-4o", "deepseek-v3", "refact"]
+PRES = ["gpt-2", "olmo", "qwen2", "llama-bpe", "glm4", "gpt-4o", "deepseek-v3", "deepseek-llm", "refact"]
 CORPUS = [line for text in TEXTS for line in [text] * 3] + ["the quick brown fox jumps over the lazy dog " * 4] * 5
 
 
@@ -138,7 +138,17 @@ def test_words_are_cut_without_losing_a_byte(pre: str):
         words = [word for word, _ in rule.cut.pre_tokenize_str(text)]
         assert decoders.ByteLevel().decode(words) == text
     cut = [word for word, _ in rule.cut.pre_tokenize_str("ab 123456 cd")]
-    digits = {"gpt-2": 1, "olmo": 1, "qwen2": 6, "llama-bpe": 2, "glm4": 2, "gpt-4o": 2, "deepseek-v3": 2, "refact": 6}
+    digits = {
+        "gpt-2": 1,
+        "olmo": 1,
+        "qwen2": 6,
+        "llama-bpe": 2,
+        "glm4": 2,
+        "gpt-4o": 2,
+        "deepseek-v3": 2,
+        "deepseek-llm": 1,
+        "refact": 6,
+    }
     assert sum(any(c.isdigit() for c in word) for word in cut) == digits[pre]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
+from estream.checkpoint.huggingface import widen
 from estream.checkpoint.source import CheckpointSource
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
@@ -70,18 +71,19 @@ def read_matrix(checkpoint: CheckpointSource, source: MatrixSource, part: Matrix
     """Read what a matrix is made of, as codes where the package can hold them as they are.
 
     Raises:
-        CheckpointError: a file cannot be read, or the refs differ in dtype.
+        CheckpointError: a file cannot be read.
 
     """
     stored_as = "+".join(sorted({checkpoint.stored_as(ref) for ref in source.refs}))
     found = _read_codes(checkpoint, source, part)
     if found is not None:
         return MatrixRows(source, stored_as, *found)
-    dtypes = {checkpoint.dtype(ref) for ref in source.refs}
-    if len(dtypes) > 1:
-        raise CheckpointError(f"tensors '{source.refs[0].name}' and '{source.refs[-1].name}' must have one dtype")
+    dtypes = [checkpoint.dtype(ref) for ref in source.refs]
     parts = [source.cut(checkpoint.read_rows(ref, source.first, source.count)) for ref in source.refs]
-    return MatrixRows(source, stored_as, values=_joined(parts), dtype=dtypes.pop())
+    if len(set(dtypes)) > 1:
+        parts = [widen(np.ascontiguousarray(rows), dtype) for rows, dtype in zip(parts, dtypes, strict=True)]
+        dtypes = ["float32"]
+    return MatrixRows(source, stored_as, values=_joined(parts), dtype=dtypes[0])
 
 
 def _read_codes(checkpoint: CheckpointSource, source: MatrixSource, part: MatrixPart) -> tuple[np.ndarray, np.ndarray] | None:
