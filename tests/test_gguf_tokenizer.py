@@ -7,14 +7,18 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+import torch
+from conftest import DEMO, HELD_OUT
 from gguf_files import GgufModel
 from tiny import OLMOE_SHAPES, make_tiny
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import OlmoeForCausalLM
 
 import estream
 from estream.checkpoint.gguf.pretokenizers import word_rule
 from estream.checkpoint.gguf.tokenizer import tokenizer_files
 from estream.conversion import convert
+from estream.package.package import Package
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 TEXTS = [
@@ -177,6 +181,21 @@ def test_the_first_token_is_added_exactly_once(kind: str, add: bool, tmp_path: P
     assert (again.bos_token_id, again.eos_token_id) == (bos, eos)
     assert again.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False) == f"{again.bos_token}hi"
     assert package.manifest.source["conversion"]["notes"] == []
+
+
+def test_the_demo_model_is_the_same_by_way_of_gguf(demo_package: Package, tmp_path: Path):
+    """Every page, and the ids of texts that it never saw."""
+    model = OlmoeForCausalLM.from_pretrained(DEMO, dtype=torch.float32)
+    file = GgufModel.of(model, "olmoe", lambda name: gguf.GGMLQuantizationType.BF16)
+    file.vocabulary = write_vocabulary(vocabulary(Tokenizer.from_file(str(DEMO / "tokenizer.json")), "gpt2", "gpt-2"))
+    file.write(tmp_path / "demo.gguf")
+    package = convert(tmp_path / "demo.gguf", tmp_path / "out.estream")
+    for name in ("pages.bin", "embedding.bin", "resident.safetensors"):
+        assert (package.path / name).read_bytes() == (demo_package.path / name).read_bytes()
+    with estream.load(package.path) as ours, estream.load(demo_package.path) as expected:
+        for line in HELD_OUT.read_text().splitlines():
+            text = json.loads(line)["description"]
+            assert ours.encode(text) == expected.encode(text)
 
 
 def test_an_end_token_is_added_where_the_file_says_so():
