@@ -187,6 +187,9 @@ def test_a_setting_that_is_not_known_is_refused(model: GgufModel, tmp_path: Path
         ("llama.expert_count", 0, "has no experts"),
         ("llama.embedding_length", 1.5, "'llama.embedding_length' must be a whole number of at least 1, found 1.5"),
         ("llama.block_count", None, "'llama.block_count' is missing"),
+        ("llama.block_count", 1 << 31, "'llama.block_count' is 2147483648, but the file's tensors have room for at most"),
+        ("llama.expert_count", 1 << 31, "'llama.expert_count' is 2147483648, but the file's tensors have room for at most"),
+        ("llama.attention.head_count", 1 << 31, "'llama.attention.head_count' is 2147483648, but the file's tensors"),
     ):
         path = tmp_path / "model.gguf"
         GgufModel("mixtral", model.config, model.tensors, extra_keys={name: value}).write(path)

@@ -25,6 +25,11 @@ class Facts:
     def has(self, name: str) -> bool:
         return name in self.stored
 
+    @property
+    def largest(self) -> int:
+        """The largest dimension of a tensor."""
+        return max(max(tensor.shape) for tensor in self.stored.values())
+
 
 def _decoder(keys: Keys, facts: Facts, architecture: str) -> Config:
     """What every decoder has."""
@@ -32,15 +37,15 @@ def _decoder(keys: Keys, facts: Facts, architecture: str) -> Config:
     if embedding is None:
         keys.refuse("embedding_length", "cannot be used: tensor 'token_embd.weight' is missing")
     keys.require("attention.causal", True)
-    heads = keys.integer("attention.head_count")
+    heads = keys.integer("attention.head_count", most=facts.largest)
     return {
         "architectures": [architecture],
         "vocab_size": embedding.rows,
         "hidden_size": keys.integer("embedding_length"),
-        "num_hidden_layers": keys.integer("block_count"),
+        "num_hidden_layers": keys.integer("block_count", most=len(facts.stored)),
         "max_position_embeddings": keys.integer("context_length"),
         "num_attention_heads": heads,
-        "num_key_value_heads": keys.integer("attention.head_count_kv", heads),
+        "num_key_value_heads": keys.integer("attention.head_count_kv", heads, most=heads),
         "rms_norm_eps": keys.number("attention.layer_norm_rms_epsilon"),
         "rope_theta": keys.number("rope.freq_base", 10000.0),
         "hidden_act": "silu",
@@ -77,10 +82,11 @@ def _heads(keys: Keys, config: Config, partial: bool = False) -> Config:
     return {"head_dim": size}
 
 
-def _experts(keys: Keys, count: str) -> Config:
-    if not keys.integer("expert_count", 0, least=0):
+def _experts(keys: Keys, facts: Facts, name: str) -> Config:
+    count = keys.integer("expert_count", 0, least=0, most=facts.largest)
+    if not count:
         keys.refuse("expert_count", "is missing or 0: this model has no experts, so estream cannot run it")
-    return {count: keys.integer("expert_count"), "num_experts_per_tok": keys.integer("expert_used_count")}
+    return {name: count, "num_experts_per_tok": keys.integer("expert_used_count")}
 
 
 def olmoe(keys: Keys, facts: Facts) -> Config:
@@ -90,7 +96,7 @@ def olmoe(keys: Keys, facts: Facts) -> Config:
     return (
         config
         | _heads(keys, config)
-        | _experts(keys, "num_experts")
+        | _experts(keys, facts, "num_experts")
         | {
             "intermediate_size": keys.integer("expert_feed_forward_length", width),
             "norm_topk_prob": keys.flag("expert_weights_norm", False),
@@ -105,7 +111,7 @@ def mixtral(keys: Keys, facts: Facts) -> Config:
     return (
         config
         | _heads(keys, config)
-        | _experts(keys, "num_local_experts")
+        | _experts(keys, facts, "num_local_experts")
         | {
             "intermediate_size": keys.integer("feed_forward_length"),
         }
@@ -119,7 +125,7 @@ def qwen3_moe(keys: Keys, facts: Facts) -> Config:
     return (
         config
         | _heads(keys, config)
-        | _experts(keys, "num_experts")
+        | _experts(keys, facts, "num_experts")
         | {
             "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
             "norm_topk_prob": keys.flag("expert_weights_norm", True),
@@ -136,7 +142,7 @@ def qwen2_moe(keys: Keys, facts: Facts) -> Config:
     return (
         config
         | _heads(keys, config)
-        | _experts(keys, "num_experts")
+        | _experts(keys, facts, "num_experts")
         | {
             "intermediate_size": dense,
             "moe_intermediate_size": keys.integer("expert_feed_forward_length", dense // keys.integer("expert_used_count")),
@@ -157,13 +163,15 @@ def deepseek(keys: Keys, facts: Facts) -> Config:
     config = _decoder(keys, facts, "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM")
     rotated = keys.integer("rope.dimension_count")
     # Older files give the lengths of heads directly, newer ones those of the compressed form and these beside them.
-    key, value = keys.integer("attention.key_length"), keys.integer("attention.value_length")
-    key, value = keys.integer("attention.key_length_mla", key), keys.integer("attention.value_length_mla", value)
+    most = facts.largest
+    key, value = (keys.integer(f"attention.{part}_length", most=most) for part in ("key", "value"))
+    key = keys.integer("attention.key_length_mla", key, most=most)
+    value = keys.integer("attention.value_length_mla", value, most=most)
     if key <= rotated:
         keys.refuse("attention.key_length", f"is {key}, expected more than the {rotated} inputs that are rotated")
     groups = keys.integer("expert_group_count", 1)
     grouped = "group_limited_greedy" if groups > 1 else "greedy"
-    result = config | _experts(keys, "n_routed_experts") | {
+    result = config | _experts(keys, facts, "n_routed_experts") | {
         "num_key_value_heads": config["num_attention_heads"],
         "q_lora_rank": keys.integer("attention.q_lora_rank") if keys.has("attention.q_lora_rank") else None,
         "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
@@ -197,7 +205,7 @@ def glm4_moe(keys: Keys, facts: Facts) -> Config:
     config = _decoder(keys, facts, "Glm4MoeForCausalLM")
     keys.require("expert_gating_func", _SIGMOID)
     following = keys.integer("nextn_predict_layers", 0, least=0)
-    return config | _heads(keys, config, partial=True) | _experts(keys, "n_routed_experts") | {
+    return config | _heads(keys, config, partial=True) | _experts(keys, facts, "n_routed_experts") | {
         "num_hidden_layers": config["num_hidden_layers"] - following,
         "intermediate_size": keys.integer("feed_forward_length"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
@@ -222,7 +230,7 @@ def gpt_oss(keys: Keys, facts: Facts) -> Config:
     return (
         config
         | _heads(keys, config)
-        | _experts(keys, "num_local_experts")
+        | _experts(keys, facts, "num_local_experts")
         | {
             "intermediate_size": keys.integer("expert_feed_forward_length"),
             "sliding_window": keys.integer("attention.sliding_window"),
@@ -238,7 +246,7 @@ def granite_moe(keys: Keys, facts: Facts) -> Config:
     config = _decoder(keys, facts, "GraniteMoeSharedForCausalLM" if shared else "GraniteMoeForCausalLM")
     size = {"shared_intermediate_size": keys.integer("expert_shared_feed_forward_length")} if shared else {}
     head = _heads(keys, config)["head_dim"]
-    return config | _experts(keys, "num_local_experts") | {
+    return config | _experts(keys, facts, "num_local_experts") | {
         "intermediate_size": keys.integer("feed_forward_length"),
         "embedding_multiplier": keys.number("embedding_scale", 1.0),
         "residual_multiplier": keys.number("residual_scale", 1.0),
@@ -250,7 +258,7 @@ def granite_moe(keys: Keys, facts: Facts) -> Config:
 
 def phimoe(keys: Keys, facts: Facts) -> Config:
     config = _decoder(keys, facts, "PhimoeForCausalLM")
-    result = config | _heads(keys, config) | _experts(keys, "num_local_experts") | {
+    result = config | _heads(keys, config) | _experts(keys, facts, "num_local_experts") | {
         "intermediate_size": keys.integer("feed_forward_length"),
         "attention_bias": facts.has("blk.0.attn_q.bias"),
         "lm_head_bias": facts.has("output.bias"),

@@ -40,7 +40,8 @@ class Keys:
             value = value[0].item()
         return value
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def integer(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
+        """``most``: what the tensors have room for, for numbers that something is made for each of."""
         value = self._get(key)
         if value is None:
             if default is None:
@@ -48,6 +49,8 @@ class Keys:
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             self.refuse(key, f"must be a whole number of at least {least}, found {value!r}")
+        if most is not None and value > most:
+            self.refuse(key, f"is {value}, but the file's tensors have room for at most {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
