@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace estream {
 
@@ -71,6 +72,28 @@ int get_code(const uint8_t* block, int bits, int lane, int k) {
   return (k % 8 < 4 ? byte & 15 : byte >> 4) - 8;
 }
 
+// Sums of one lane of a block, in several strands so that they need not wait for one another.
+PackingError group_error(const uint8_t* block, const PackedMatrix& m, int lane, const float* values, int count) {
+  constexpr int kStrands = 8;
+  uint16_t bits;
+  std::memcpy(&bits, block + 4 * m.bits * m.group + 2 * lane, sizeof bits);
+  const float scale = half_to_float(bits);
+  float codes[kMaxGroup];
+  for (int k = 0; k < count; k++) codes[k] = static_cast<float>(get_code(block, m.bits, lane, k));
+  double squared_error[kStrands] = {}, squared[kStrands] = {};
+  for (int k = 0; k < count; k++) {
+    const double value = values[k], error = static_cast<double>(scale * codes[k]) - value;
+    squared_error[k % kStrands] += error * error;
+    squared[k % kStrands] += value * value;
+  }
+  PackingError sum{};
+  for (int i = 0; i < kStrands; i++) {
+    sum.squared_error += squared_error[i];
+    sum.squared += squared[i];
+  }
+  return sum;
+}
+
 }  // namespace
 
 int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
@@ -96,6 +119,58 @@ int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& 
     }
   });
   return bad.load() == INT64_MAX ? -1 : bad.load();
+}
+
+int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* order, const PackedMatrix& m, uint8_t* to) {
+  std::atomic<int64_t> bad{INT64_MAX};
+  const int lowest = m.bits == 4 ? -8 : -127, highest = m.bits == 4 ? 7 : 127, source_groups = source.columns / m.group;
+  pool.run(m.panels(), [&](int panel, int) {
+    for (int lane = 0; lane < kPanel; lane++) {
+      const int output = panel * kPanel + lane;
+      const int64_t row = output < m.outputs ? order[output] : -1;
+      for (int g = 0; g < m.groups(); g++) {
+        int8_t codes[kMaxGroup] = {};
+        uint16_t scale = 0;
+        if (row >= 0 && g < source_groups) {
+          std::memcpy(codes, source.codes + row * source.columns + g * m.group, static_cast<size_t>(m.group));
+          scale = source.scales[row * source_groups + g];
+        }
+        const auto [low, high] = std::minmax_element(codes, codes + m.group);
+        if (*low < lowest || *high > highest || (scale & 0x7c00u) == 0x7c00u)
+          for (int64_t seen = bad.load(); row < seen && !bad.compare_exchange_weak(seen, row);) {
+          }
+        uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
+        put_codes(block, m.bits, m.group, lane, codes);
+        std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
+      }
+    }
+  });
+  return bad.load() == INT64_MAX ? -1 : bad.load();
+}
+
+PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m) {
+  std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
+  pool.run(m.panels(), [&](int panel, int) {
+    PackingError sum{};
+    for (int lane = 0; lane < kPanel && panel * kPanel + lane < m.outputs; lane++) {
+      const int64_t row = order[panel * kPanel + lane];
+      for (int g = 0; row >= 0 && g * m.group < source.columns; g++) {
+        float values[kMaxGroup];
+        const int count = std::min(m.group, source.columns - g * m.group);
+        load_weights(source, row * source.stride + g * m.group, count, values);
+        const PackingError group = group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, lane, values, count);
+        sum.squared_error += group.squared_error;
+        sum.squared += group.squared;
+      }
+    }
+    panels[static_cast<size_t>(panel)] = sum;
+  });
+  PackingError all{};
+  for (const PackingError& panel : panels) {
+    all.squared_error += panel.squared_error;
+    all.squared += panel.squared;
+  }
+  return all;
 }
 
 void unpack_matrix(const PackedMatrix& m, float* out) {

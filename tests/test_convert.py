@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import DEMO
 from hub_server import HubServer
+from peak import peak_bytes
 from safetensors.numpy import load_file, save_file
 from tiny import OLMOE_SHAPES, make_olmoe
 
@@ -248,20 +249,9 @@ def test_a_hub_id_is_fetched_and_converted(source: Path, tmp_path: Path):
 
 def test_conversion_holds_one_matrix_at_a_time(tmp_path: Path):
     """Peak memory of a conversion stays far below the size of the checkpoint."""
-    program = (
-        "import resource, sys; from estream.conversion import convert; import estream\n"
-        "base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "convert(sys.argv[1], sys.argv[2])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base)"
-    )
     wide = SHAPE | {"hidden_size": 512, "intermediate_size": 512, "num_experts": 32, "vocab_size": 8000}
     make_olmoe(tmp_path / "source", wide)
     size = (tmp_path / "source/model.safetensors").stat().st_size
-    run = subprocess.run(
-        [sys.executable, "-c", program, tmp_path / "source", tmp_path / "out.estream"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    setup, body = "from estream.conversion import convert", "convert(sys.argv[1], sys.argv[2])"
     assert size > 300e6
-    assert int(run.stdout) * 1024 < 64e6
+    assert peak_bytes(setup, body, tmp_path / "source", tmp_path / "out.estream") < 64e6

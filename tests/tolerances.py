@@ -2,6 +2,8 @@
 
 #: Float activations against transformers in float32 on the same weights: sums in another order, over the largest logit.
 FLOAT_LOGITS = 1e-3
+#: Float activations against llama.cpp in float32 on the same weights. Seen: 3e-6 of the largest logit.
+GGUF_LOGITS = 1e-4
 #: 8-bit activations with the routing of the float path: RMS error over the RMS of the logits.
 INT8_LOGITS_RMS = 5e-2
 #: The same where attention is linear: with random weights a head reads mostly noise, and normalises it. transformers itself,

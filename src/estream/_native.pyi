@@ -55,6 +55,23 @@ class Packer:
         order: NDArray[numpy.int32],
         to: NDArray[numpy.uint8],
     ) -> int: ...
+    def pack_codes(
+        self,
+        matrix: Matrix,
+        codes: NDArray[numpy.int8],
+        scales: NDArray[numpy.uint16],
+        order: NDArray[numpy.int32],
+        to: NDArray[numpy.uint8],
+    ) -> int: ...
+    def error(
+        self,
+        matrix: Matrix,
+        source: NDArray[numpy.uint8],
+        dtype: str,
+        columns: int,
+        order: NDArray[numpy.int32],
+        packed: NDArray[numpy.uint8],
+    ) -> tuple[float, float]: ...
 
 def unpack(matrix: Matrix, packed: NDArray[numpy.uint8], out: NDArray[numpy.float32]) -> None: ...
 

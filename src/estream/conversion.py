@@ -7,27 +7,21 @@ from pathlib import Path
 
 import numpy as np
 
-from estream import _native
-from estream.checkpoint.hub import resolve
-from estream.checkpoint.huggingface import HfCheckpoint
-from estream.errors import CheckpointError, OptionError
+from estream.checkpoint.opening import open_checkpoint
+from estream.checkpoint.source import CheckpointSource
+from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import GROUPS, LANES, FloatPart, MatrixPart, PageSpec, Quantization, build_tape
-from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import Package, open_package
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
-from estream.pipeline import LastResult, Limits, ReadAhead, WriteBehind
-from estream.units import MiB
+from estream.packing import MatrixPacker, MatrixSource, read_matrix
+from estream.summary import matrix_notes, preferred_group, summarise
 
 DEFAULT_BITS = 4
 #: Chosen by measured quality: docs/experiments.md.
 DEFAULT_GROUP = 64
 DENSE_BITS = 8
-#: Three reads in flight keep a disk busy; what is ahead of packing is bounded.
-READING = Limits(workers=3, bytes=64 * MiB)
-
-_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 #: Called with bytes written so far and in all.
 Progress = Callable[[int, int], None]
@@ -35,10 +29,13 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace."""
+    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace.
+
+    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP.
+    """
 
     bits: int = DEFAULT_BITS
-    group: int = DEFAULT_GROUP
+    group: int | None = None
     device: str = "cpu"
     force: bool = False
 
@@ -46,7 +43,7 @@ class ConvertOptions:
         """Raises OptionError."""
         if self.bits not in (4, 8):
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
-        if self.group not in GROUPS:
+        if self.group is not None and self.group not in GROUPS:
             raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
         if self.device != "cpu":
             raise OptionError(f"--device must be cpu, not '{self.device}'")
@@ -55,9 +52,9 @@ class ConvertOptions:
 def convert(
     source: str | Path, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
 ) -> Package:
-    """Convert a Hugging Face folder or hub id to a package.
+    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of one that is split), to a package.
 
-    Memory stays bounded for a model of any size: a few pages are read ahead of packing and written behind it.
+    Memory stays bounded for a model of any size: one matrix of the checkpoint and one page are held at a time.
 
     Raises:
         CheckpointError: the checkpoint is unknown, incomplete or damaged, or holds a tensor that would go unread.
@@ -67,16 +64,17 @@ def convert(
     """
     options = options or ConvertOptions()
     options.check()
-    checkpoint = HfCheckpoint(resolve(str(source)))
+    checkpoint = open_checkpoint(str(source))
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(_all_refs(tensors)), tensors.ignored)
     destination = Path(destination)
+    group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
         device=options.device,
         config=config,
-        quantization=Quantization.choose(config, options.bits, DENSE_BITS, options.group),
+        quantization=Quantization.choose(config, options.bits, DENSE_BITS, group),
         embedding_dtype=checkpoint.dtype(tensors.embedding),
         synthetic=False,
         source=checkpoint.fingerprint(),
@@ -95,26 +93,10 @@ def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
             yield from (expert.gate, expert.up, expert.down)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The source rows of one matrix, [rows, inputs] in ``dtype``, as many of each of ``refs``, and which of them each output
-    is (-1: zeros).
-    """
-
-    refs: tuple[TensorRef, ...]
-    dtype: str
-    values: np.ndarray
-    order: np.ndarray
-
-
-#: What a page is made of, by the names of its parts.
-_Parts = dict[str, _Rows | np.ndarray]
-
-
 class _Conversion:
     def __init__(
         self,
-        checkpoint: HfCheckpoint,
+        checkpoint: CheckpointSource,
         config: ModelConfig,
         tensors: ModelTensors,
         writer: PackageWriter,
@@ -125,23 +107,19 @@ class _Conversion:
         self._tensors = tensors
         self._writer = writer
         self._progress = progress
-        self._packer = _native.Packer(len(os.sched_getaffinity(0)))
-        self._down = LastResult(checkpoint.read_rows)
+        self._packer = MatrixPacker(checkpoint, len(os.sched_getaffinity(0)))
         self._done = 0
 
     def run(self) -> None:
         self._embedding()
         self._writer.add_final_norm(self._checkpoint.read_float32(self._tensors.final_norm))
-        tape = build_tape(self._config, self._writer.spec.quantization)
-        with ReadAhead(tape, self._read, self._source_bytes, READING) as pages, WriteBehind(self._writer.add_page) as out:
-            for spec, parts in pages:
-                out.put(spec, self._pack(spec, parts))
-                self._advance(spec.bytes)
-                # Large: not kept while the next are being read.
-                del parts
-        for name in _EXTRAS:
-            if (self._checkpoint.path / name).exists():
-                self._writer.copy(self._checkpoint.path / name)
+        for spec in build_tape(self._config, self._writer.spec.quantization):
+            self._writer.add_page(spec, self._page(spec))
+            self._advance(spec.bytes)
+        for name, content in self._checkpoint.extras():
+            self._writer.add_file(name, content)
+        notes = [*matrix_notes(self._checkpoint, self._tensors, self._writer.spec.quantization), *self._checkpoint.notes]
+        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _advance(self, size: int) -> None:
         self._done += size
@@ -149,113 +127,46 @@ class _Conversion:
             self._progress(self._done, self._writer.spec.bytes)
 
     def _embedding(self) -> None:
-        step = embedding_rows_per_write(self._writer.spec)
-        size = step * self._config.hidden * EMBEDDING_ITEM_BYTES[self._writer.spec.embedding_dtype]
-        blocks = range(0, self._config.vocabulary, step)
-        with (
-            ReadAhead(blocks, lambda first: self._embedding_rows(first, step), lambda _: size, READING) as read,
-            WriteBehind(self._write_embedding) as out,
-        ):
-            for first, rows in read:
-                out.put(first, rows)
-                self._advance(rows.nbytes)
+        ref, step = self._tensors.embedding, embedding_rows_per_write(self._writer.spec)
+        for first in range(0, self._config.vocabulary, step):
+            rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
+            self._writer.add_embedding_rows(rows)
+            self._advance(rows.nbytes)
 
-    def _write_embedding(self, _: int, rows: np.ndarray) -> None:
-        self._writer.add_embedding_rows(rows)
-
-    def _embedding_rows(self, first: int, step: int) -> np.ndarray:
-        ref = self._tensors.embedding
-        rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
-        if not all_finite(rows, self._checkpoint.dtype(ref)):
-            file = self._checkpoint.tensors[ref.name].file.name
-            raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
-        return rows
-
-    def _refs(self, spec: PageSpec, part: MatrixPart | FloatPart) -> tuple[TensorRef, ...]:
-        """The tensors that a part is made of."""
-        if spec.kind == "head":
-            return (self._tensors.head,)
-        layer = self._tensors.layers[spec.layer]
-        if spec.kind != "expert":
-            return (getattr(layer, part.name),)
-        expert = layer.experts[spec.expert]
-        return (expert.down,) if part.name == "down" else (expert.gate, expert.up)
-
-    def _source_bytes(self, spec: PageSpec) -> int:
-        """About what the parts of a page take once they are read."""
-        return sum(
-            part.outputs * part.source_inputs * EMBEDDING_ITEM_BYTES[self._checkpoint.dtype(self._refs(spec, part)[0])]
-            for part in spec.layout.parts
-            if isinstance(part, MatrixPart)
-        )
-
-    def _read(self, spec: PageSpec) -> _Parts:
-        """All that a page needs of the checkpoint. Runs in the threads that read ahead."""
-        return {
-            part.name: self._floats(spec, part) if isinstance(part, FloatPart) else self._rows(spec, part)
-            for part in spec.layout.parts
-        }
+    def _page(self, spec: PageSpec) -> np.ndarray:
+        data = np.zeros(spec.bytes, np.uint8)
+        for part in spec.layout.parts:
+            into = data[part.offset : part.offset + part.bytes]
+            if isinstance(part, FloatPart):
+                into.view(np.float32).reshape(part.shape)[...] = self._floats(spec, part)
+            else:
+                self._matrix(spec, part, into)
+        return data
 
     def _floats(self, spec: PageSpec, part: FloatPart) -> np.ndarray:
-        values = self._checkpoint.read_float32(self._refs(spec, part)[0])
+        ref: TensorRef = getattr(self._tensors.layers[spec.layer], part.name)
+        values = self._checkpoint.read_float32(ref)
         if part.name != "router":
             return values
         transposed = np.zeros(part.shape, np.float32)
         transposed[:, : values.shape[0]] = values.T
         return transposed
 
-    def _rows(self, spec: PageSpec, part: MatrixPart) -> _Rows:
-        refs, read = self._refs(spec, part), self._checkpoint.read_rows
-        order = np.arange(part.outputs, dtype=np.int32)
+    def _matrix(self, spec: PageSpec, part: MatrixPart, into: np.ndarray) -> None:
+        order, page = np.arange(part.outputs, dtype=np.int32), str(spec)
         if spec.kind == "head":
-            values = read(refs[0], spec.first, spec.count)
-        elif part.name == "down":
-            values = read(refs[0]) if spec.slice < 0 else self._down(refs[0])
-            if spec.slice >= 0:
-                values = np.ascontiguousarray(values[:, spec.first : spec.first + spec.count])
-        elif spec.kind == "expert":
-            self._same_dtype(*refs)
-            values = np.concatenate([read(half, spec.first, spec.count) for half in refs])
-            order = interleave(spec.count, part.outputs)
+            source = MatrixSource((self._tensors.head,), order, page, spec.first, spec.count)
+        elif spec.kind == "attention":
+            source = MatrixSource((getattr(self._tensors.layers[spec.layer], part.name),), order, page)
         else:
-            values = read(refs[0])
-        return _Rows(refs, self._checkpoint.dtype(refs[0]), values, order)
-
-    def _pack(self, spec: PageSpec, parts: _Parts) -> np.ndarray:
-        """A page from its parts, uint8 [spec.bytes], on all cores."""
-        data = np.zeros(spec.bytes, np.uint8)
-        for part in spec.layout.parts:
-            into, source = data[part.offset : part.offset + part.bytes], parts[part.name]
-            if isinstance(source, _Rows):
-                self._matrix(spec, part, source, into)
+            expert = self._tensors.layers[spec.layer].experts[spec.expert]
+            if part.name == "down":
+                columns = (spec.first, spec.first + spec.count)
+                source = MatrixSource((expert.down,), order, page, columns=columns)
             else:
-                into.view(np.float32)[...] = source.reshape(-1)
-        return data
-
-    def _matrix(self, spec: PageSpec, part: MatrixPart | FloatPart, source: _Rows, into: np.ndarray) -> None:
-        assert isinstance(part, MatrixPart)
-        matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
-        rows = source.values.reshape(-1).view(np.uint8)
-        bad = self._packer.pack(matrix, rows, source.dtype, part.source_inputs, source.order, into)
-        if bad >= 0:
-            which, row = divmod(bad, len(source.values) // len(source.refs))
-            name = source.refs[which].name
-            raise CheckpointError(
-                f"{self._checkpoint.tensors[name].file.name}: tensor '{name}' ({spec}) holds a value in row {row} that is not "
-                "finite or too large to quantise"
-            )
-
-    def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
-        if self._checkpoint.dtype(first) != self._checkpoint.dtype(second):
-            raise CheckpointError(f"tensors '{first.name}' and '{second.name}' must have one dtype")
-
-
-def all_finite(rows: np.ndarray, dtype: str) -> bool:
-    """Whether float32 values, or float16 or bfloat16 bits, are all finite."""
-    if dtype == "float32":
-        return bool(np.isfinite(rows).all())
-    exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
-    return not ((rows & exponent) == exponent).any()
+                order = interleave(spec.count, part.outputs)
+                source = MatrixSource((expert.gate, expert.up), order, page, spec.first, spec.count)
+        self._packer.pack(spec.kind, read_matrix(self._checkpoint, source, part), part, into)
 
 
 def interleave(width: int, outputs: int) -> np.ndarray:

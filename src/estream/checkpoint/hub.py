@@ -27,7 +27,7 @@ def resolve(source: str) -> Path:
     if path.exists():
         if path.is_dir():
             return path
-        raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, this is a file")
+        raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, or a .gguf file")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
     from huggingface_hub import snapshot_download

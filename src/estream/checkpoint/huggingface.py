@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint folder: ``config.json`` and safetensors in one file or in shards, with or without index."""
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ from estream.checkpoint.decoders import widen
 from estream.checkpoint.fingerprint import take_fingerprint
 from estream.checkpoint.int4 import Int4Tensor, TensorCodes
 from estream.checkpoint.quantized import present
-from estream.checkpoint.shards import read_json, read_shards
+from estream.checkpoint.shards import StoredTensor, read_json, read_shards
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 
 __all__ = ["DTYPES", "HfCheckpoint", "widen"]
+
+_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 #: Names of safetensors dtypes that weights may have once decoded, and what estream calls them.
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -29,6 +32,7 @@ class HfCheckpoint:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.notes: list[str] = []
         self.config = read_json(path / "config.json")
         self.files, stored = read_shards(path)
         presented = present(self.config, stored)
@@ -47,28 +51,29 @@ class HfCheckpoint:
             CheckpointError: names the first tensor that is missing, left over, misshapen or of an unknown type.
 
         """
-        wanted = {ref.name: ref for ref in refs}
-        for name, ref in wanted.items():
-            tensor = self.tensors.get(name)
-            if tensor is None:
-                raise CheckpointError(f"{self.path}: tensor '{name}' is missing; is a shard absent, or another model's?")
-            if tensor.shape != ref.shape:
-                raise CheckpointError(f"{tensor.file.name}: tensor '{name}' is {tensor.shape}, expected {ref.shape}")
-            if tensor.dtype not in DTYPES:
+        for ref in refs:
+            tensor = self.tensors.get(ref.name)
+            if tensor is not None and tensor.dtype not in DTYPES:
                 raise CheckpointError(
-                    f"{tensor.file.name}: tensor '{name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
+                    f"{tensor.file.name}: tensor '{ref.name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
                 )
-        left = sorted(set(self.tensors) - set(wanted) - ignored)
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise CheckpointError(
-                f"{self.tensors[left[0]].file.name}: tensor '{left[0]}'{more} is not part of this architecture as estream "
-                "knows it; converting without it would answer wrongly"
-            )
+        check_tensors(self.path, self.tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
         """One of "float32", "float16" and "bfloat16"."""
         return DTYPES[self.tensors[ref.name].dtype]
+
+    def stored_as(self, ref: TensorRef) -> str:
+        """The type's name in safetensors, or the method by which the tensor is compressed."""
+        tensor = self.tensors[ref.name]
+        plain = self.compression is None or isinstance(tensor, StoredTensor)
+        return tensor.dtype if plain else str(self.compression)
+
+    def extras(self) -> Iterator[tuple[str, bytes]]:
+        """Tokenizer files and chat template, as they are."""
+        for name in _EXTRAS:
+            if (self.path / name).exists():
+                yield name, (self.path / name).read_bytes()
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.

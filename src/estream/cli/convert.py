@@ -10,10 +10,19 @@ from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
 from estream.package.package import Package
+from estream.summary import describe_conversion
 from estream.units import format_bytes
 
 Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights: 4 or 8. Attention and head have 8.")]
-Group = Annotated[int, typer.Option("--group", help="Weights that share a scale: 32, 64 or 128.")]
+Group = Annotated[
+    int | None,
+    typer.Option(
+        "--group",
+        help=f"Weights that share a scale: 32, 64 or 128. By default that of a source whose codes can be kept, "
+        f"else {conversion.DEFAULT_GROUP}.",
+        show_default=False,
+    ),
+]
 DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -21,10 +30,10 @@ Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to
 
 
 def convert_command(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder or a hub id (owner/name).")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder, a hub id (owner/name) or a .gguf file.")],
     destination: Destination,
     bits: Bits = conversion.DEFAULT_BITS,
-    group: Group = conversion.DEFAULT_GROUP,
+    group: Group = None,
     device: DeviceName = "cpu",
     force: Force = False,
     as_json: Json = False,
@@ -41,7 +50,7 @@ def synth_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"A published shape: {', '.join(synth.SHAPES)}.")],
     destination: Destination,
     bits: Bits = conversion.DEFAULT_BITS,
-    group: Group = conversion.DEFAULT_GROUP,
+    group: Group = None,
     device: DeviceName = "cpu",
     force: Force = False,
     as_json: Json = False,
@@ -63,4 +72,8 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
         f"{format_bytes(package.bytes)}, written in {seconds:.1f} s"
     )
     if compression := package.manifest.source.get("compression"):
-        say(f"the checkpoint is compressed ({compression}): decoded and quantised anew")
+        say(f"the checkpoint is compressed ({compression})")
+    stored = package.manifest.quantization
+    say(f"experts {stored.expert_bits} bits, all else {stored.dense_bits}, in groups of {stored.group}")
+    for line in describe_conversion(package.manifest.source.get("conversion", {})):
+        say(line)

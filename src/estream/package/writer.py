@@ -86,13 +86,10 @@ class PackageWriter:
     def add_final_norm(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """The last norm, float32 [hidden]; the bias where the model has layer norms."""
         tensors = {"final_norm": weight} if bias is None else {"final_norm": weight, "final_norm_bias": bias}
-        self._add_file(RESIDENT, save({name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}))
+        self.add_file(RESIDENT, save({name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}))
 
-    def copy(self, file: Path) -> None:
-        """Take a small file of the checkpoint along as it is."""
-        self._add_file(file.name, file.read_bytes())
-
-    def _add_file(self, name: str, data: bytes) -> None:
+    def add_file(self, name: str, data: bytes) -> None:
+        """Take a small file along as it is."""
         (self.folder / name).write_bytes(data)
         self._files[name] = checksum_of(data)
 
