@@ -18,7 +18,8 @@ from safetensors.numpy import load_file, save_file
 from tiny import OLMOE_SHAPES, make_olmoe
 
 import estream
-from estream.conversion import ConvertOptions, convert, interleave
+from estream.conversion import ConvertOptions, convert
+from estream.quantization.weights import interleave
 from estream.errors import CheckpointError, OptionError, PackageError
 from estream.package.package import open_package
 from estream.package.verify import verify

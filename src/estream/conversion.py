@@ -1,21 +1,23 @@
 """From a checkpoint to a package, tensor by tensor, in bounded memory."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from estream import _native
 from estream.checkpoint.hub import resolve
 from estream.checkpoint.huggingface import HfCheckpoint
-from estream.errors import CheckpointError, OptionError
+from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
-from estream.package.layout import GROUPS, LANES, FloatPart, MatrixPart, PageSpec, Quantization, build_tape
+from estream.package.layout import GROUPS, FloatPart, PageSpec, Quantization, build_tape
 from estream.package.package import Package, open_package
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
+from estream.quantization.calibration import Calibration, read_embeddings
+from estream.quantization.packing import PagePacker
+from estream.quantization.text import calibration_windows
+from estream.quantization.weights import PageWeights
 
 DEFAULT_BITS = 4
 #: Chosen by measured quality: docs/experiments.md.
@@ -30,12 +32,15 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace."""
+    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace,
+    ``calibrate`` a text (or an ``.npy`` file of token ids) for whose activations the experts' codes are chosen.
+    """
 
     bits: int = DEFAULT_BITS
     group: int = DEFAULT_GROUP
     device: str = "cpu"
     force: bool = False
+    calibrate: str | Path | None = None
 
     def check(self) -> None:
         """Raises OptionError."""
@@ -45,6 +50,8 @@ class ConvertOptions:
             raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
         if self.device != "cpu":
             raise OptionError(f"--device must be cpu, not '{self.device}'")
+        if self.calibrate is not None and self.bits != 4:
+            raise OptionError("--calibrate chooses 4-bit codes; 8 bits need no calibration, leave it out")
 
 
 def convert(
@@ -76,8 +83,13 @@ def convert(
         synthetic=False,
         source=checkpoint.fingerprint(),
     )
+    calibration = None
+    if options.calibrate is not None:
+        windows = calibration_windows(Path(options.calibrate), checkpoint.path, config)
+        embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
+        calibration = Calibration(config, spec.quantization, windows, embeddings, Path(options.calibrate).name)
     with write_package(destination, spec, options.force) as writer:
-        _Conversion(checkpoint, config, tensors, writer, progress).run()
+        _Conversion(checkpoint, config, tensors, writer, progress, calibration).run()
     return open_package(destination, options.device)
 
 
@@ -98,21 +110,28 @@ class _Conversion:
         tensors: ModelTensors,
         writer: PackageWriter,
         progress: Progress | None,
+        calibration: Calibration | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._config = config
         self._tensors = tensors
         self._writer = writer
         self._progress = progress
-        self._packer = _native.Packer(len(os.sched_getaffinity(0)))
+        self._weights = PageWeights(checkpoint, config, tensors)
+        self._packer = PagePacker(checkpoint, self._weights, calibration)
+        self._calibration = calibration
         self._done = 0
 
     def run(self) -> None:
         self._embedding()
-        self._writer.add_final_norm(self._checkpoint.read_float32(self._tensors.final_norm))
+        self._writer.add_final_norm(self._weights.final_norm())
         for spec in build_tape(self._config, self._writer.spec.quantization):
-            self._writer.add_page(spec, self._page(spec))
+            page = self._page(spec)
+            self._writer.add_page(spec, page)
+            if self._calibration:
+                self._calibration.compute(spec, page)
             self._advance(spec.bytes)
+        self._writer.report = self._packer.report(self._config.layers)
         for name in _EXTRAS:
             if (self._checkpoint.path / name).exists():
                 self._writer.copy(self._checkpoint.path / name)
@@ -134,57 +153,7 @@ class _Conversion:
         for part in spec.layout.parts:
             into = data[part.offset : part.offset + part.bytes]
             if isinstance(part, FloatPart):
-                into.view(np.float32).reshape(part.shape)[...] = self._floats(spec, part)
+                into.view(np.float32).reshape(part.shape)[...] = self._weights.floats(spec, part)
             else:
-                self._matrix(spec, part, into)
+                self._packer.pack(spec, part, into)
         return data
-
-    def _floats(self, spec: PageSpec, part: FloatPart) -> np.ndarray:
-        ref: TensorRef = getattr(self._tensors.layers[spec.layer], part.name)
-        values = self._checkpoint.read_float32(ref)
-        if part.name != "router":
-            return values
-        transposed = np.zeros(part.shape, np.float32)
-        transposed[:, : values.shape[0]] = values.T
-        return transposed
-
-    def _matrix(self, spec: PageSpec, part: MatrixPart, into: np.ndarray) -> None:
-        read = self._checkpoint.read_rows
-        order = np.arange(part.outputs, dtype=np.int32)
-        if spec.kind == "head":
-            ref = self._tensors.head
-            rows = read(ref, spec.first, spec.count)
-        elif spec.kind == "attention":
-            ref = getattr(self._tensors.layers[spec.layer], part.name)
-            rows = read(ref)
-        else:
-            expert = self._tensors.layers[spec.layer].experts[spec.expert]
-            if part.name == "down":
-                ref = expert.down
-                rows = np.ascontiguousarray(read(ref)[:, spec.first : spec.first + spec.count])
-            else:
-                ref = expert.gate
-                self._same_dtype(expert.gate, expert.up)
-                halves = [read(half, spec.first, spec.count) for half in (expert.gate, expert.up)]
-                rows = np.concatenate(halves)
-                order = interleave(spec.count, part.outputs)
-        matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
-        source = rows.reshape(-1).view(np.uint8)
-        bad = self._packer.pack(matrix, source, self._checkpoint.dtype(ref), part.source_inputs, order, into)
-        if bad >= 0:
-            raise CheckpointError(
-                f"{self._checkpoint.tensors[ref.name].file.name}: tensor '{ref.name}' ({spec}) holds a value in row {bad} that "
-                "is not finite or too large to quantise"
-            )
-
-    def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
-        if self._checkpoint.dtype(first) != self._checkpoint.dtype(second):
-            raise CheckpointError(f"tensors '{first.name}' and '{second.name}' must have one dtype")
-
-
-def interleave(width: int, outputs: int) -> np.ndarray:
-    """Source rows (gate rows, then up rows) of a gate_up matrix whose panels hold 16 gate and 16 up outputs; -1 pads."""
-    unit = np.arange(outputs // 2, dtype=np.int32)
-    gate = np.where(unit < width, unit, -1).reshape(-1, 1, LANES)
-    up = np.where(unit < width, unit + width, -1).reshape(-1, 1, LANES)
-    return np.ascontiguousarray(np.concatenate([gate, up], 1).reshape(-1), np.int32)
