@@ -35,7 +35,8 @@ void choose_codes(ThreadPool& pool, const Kernels& kernels, const float* weights
     for (int lane = 0; lane < count; lane++)
       for (int i = 0; i < columns; i++) s.weights[i * kPanel + lane] = weights[int64_t{first + lane} * columns + i];
     kernels.calibrate_panel({s.weights.data(), inputs, group, statistics.moments, statistics.feedback, statistics.order,
-                             s.codes.data(), s.halves.data(), s.scales.data(), s.inverses.data(), s.errors.data(), s.scratch.data()});
+                             s.codes.data(), s.halves.data(), s.scales.data(), s.inverses.data(), s.errors.data(),
+                             s.scratch.data()});
     for (int lane = 0; lane < count; lane++) {
       const int64_t row = first + lane;
       for (int i = 0; i < inputs; i++) codes[row * inputs + i] = static_cast<int8_t>(s.codes[i * kPanel + lane]);

@@ -19,10 +19,10 @@ from tiny import OLMOE_SHAPES, make_olmoe
 
 import estream
 from estream.conversion import ConvertOptions, convert
-from estream.quantization.weights import interleave
 from estream.errors import CheckpointError, OptionError, PackageError
 from estream.package.package import open_package
 from estream.package.verify import verify
+from estream.quantization.weights import interleave
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
 

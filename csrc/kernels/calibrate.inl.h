@@ -75,9 +75,9 @@ inline void weighted_scales(const float* weights, const float* moments, int64_t 
       const Lanes q = nearest_code(by_halves([&](auto half) { return w.*half * (r.*half); }));
       const float moment = moments[k * stride + k];
       error = plus_scaled(error, moment, by_halves([&](auto half) {
-        const F16 d = w.*half - s.*half * (q.*half);
-        return d * d;
-      }));
+                            const F16 d = w.*half - s.*half * (q.*half);
+                            return d * d;
+                          }));
       square = plus_scaled(square, moment, by_halves([&](auto half) { return w.*half * (w.*half); }));
       product = plus_scaled(product, moment, by_halves([&](auto half) { return w.*half * (q.*half); }));
     }
@@ -92,8 +92,7 @@ inline void weighted_scales(const float* weights, const float* moments, int64_t 
       xq[lane] = products[lane];
     }
   }
-  for (int lane = 0; lane < kPanel; lane++)
-    scales[lane] = stretched_scale(coding[lane], xx[lane], xq[lane]);
+  for (int lane = 0; lane < kPanel; lane++) scales[lane] = stretched_scale(coding[lane], xx[lane], xq[lane]);
 }
 
 // The code of one column, given what it should be after the errors of the others, and the error that remains of it.
@@ -137,8 +136,8 @@ inline void improve_codes(const CalibratedPanel& p) {
       // The weight that would cancel what the others' errors do: weight + (gradient - moment * error) / moment.
       const float inverse = 1.0f / moments[column];
       const Lanes weight = load_lanes(p.weights + column * kPanel);
-      const Lanes target = by_halves(
-          [&](auto half) { return weight.*half + (gradients[c].*half * set1(inverse) - before.*half); });
+      const Lanes target =
+          by_halves([&](auto half) { return weight.*half + (gradients[c].*half * set1(inverse) - before.*half); });
       choose_code(p, column, target, error);
       const Lanes after = load_lanes(error);
       const Lanes change = by_halves([&](auto half) { return after.*half - before.*half; });

@@ -110,8 +110,8 @@ ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
 
 // One panel whose 4-bit codes are chosen for known inputs; in every array but the matrices, 32 outputs lie side by side.
 struct CalibratedPanel {
-  const float* weights;   // [inputs, 32]
-  int inputs;             // a multiple of group
+  const float* weights;  // [inputs, 32]
+  int inputs;            // a multiple of group
   int group;
   const float* moments;   // [inputs, inputs], symmetric: how the errors of two inputs count together
   const float* feedback;  // [inputs, inputs]: what the input at one place of the order makes up for of those before it

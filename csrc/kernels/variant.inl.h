@@ -17,7 +17,7 @@ inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(da
 constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
   return {name, rms_norm,   quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
-          add,  pack_group, checksum,     nullptr, nullptr, calibrate_panel};
+          add,  pack_group, checksum,     nullptr, nullptr,      calibrate_panel};
 }
 
 #if defined(__AVX512BF16__)

@@ -9,6 +9,7 @@ import typer
 from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
+from estream.cli.quantization import print_layers, summary
 from estream.package.package import Package
 from estream.units import format_bytes
 
@@ -16,6 +17,11 @@ Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights:
 Group = Annotated[int, typer.Option("--group", help="Weights that share a scale: 32, 64 or 128.")]
 DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option("--calibrate", metavar="TEXT", help="Choose 4-bit codes for this text (or .npy file of token ids)."),
+]
+Report = Annotated[bool, typer.Option("--report", help="Print the error of each layer's weights and outputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to write, by custom NAME.estream.")]
 
@@ -26,15 +32,21 @@ def convert_command(
     bits: Bits = conversion.DEFAULT_BITS,
     group: Group = conversion.DEFAULT_GROUP,
     device: DeviceName = "cpu",
+    calibrate: Calibrate = None,
+    report: Report = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Convert a checkpoint to a package, in bounded memory."""
-    options = conversion.ConvertOptions(bits, group, device, force)
+    options = conversion.ConvertOptions(bits, group, device, force, calibrate)
     begin = time.perf_counter()
     with progress("converting") as update:
         package = conversion.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
+    if not as_json and package.manifest.report:
+        say(summary(package.manifest.report))
+        if report:
+            print_layers(package.manifest.report)
 
 
 def synth_command(

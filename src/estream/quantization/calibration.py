@@ -94,9 +94,7 @@ class Calibration:
             statistics = self._of_expert(spec, x, weights, part.inputs)
         codes = np.empty((len(rows), part.inputs), np.int8)
         scales = np.empty((len(rows), part.groups), np.uint16)
-        self._chooser.choose(
-            rows, statistics.moments, statistics.feedback, statistics.order, part.group, codes, scales
-        )
+        self._chooser.choose(rows, statistics.moments, statistics.feedback, statistics.order, part.group, codes, scales)
         return _measured(codes, scales, rows, x[:: -(-len(x) // _MEASURED_TOKENS)])
 
     def _of_expert(self, spec: PageSpec, x: np.ndarray, weights: np.ndarray, inputs: int) -> InputStatistics:

@@ -49,9 +49,7 @@ class PagePacker:
             return self._tally.report(layers)
         return self._tally.report(layers, self._calibration.facts, self._calibration.scarce)
 
-    def _calibrated(
-        self, calibration: Calibration, spec: PageSpec, part: MatrixPart, rows: Rows, into: np.ndarray
-    ) -> None:
+    def _calibrated(self, calibration: Calibration, spec: PageSpec, part: MatrixPart, rows: Rows, into: np.ndarray) -> None:
         floats = rows.floats()
         usable = (np.abs(floats) <= _LARGEST_WEIGHT).all(1)
         self._check(spec, rows, -1 if usable.all() else int(np.argmin(usable)))

@@ -68,7 +68,7 @@ class PageWeights:
 
         """
         if spec.kind == "expert":
-            gate_up, down = self._expert_rows(spec, part)
+            gate_up, down = self._expert_rows(spec)
             return gate_up if part.name == "gate_up" else down
         ref = self._tensors.head if spec.kind == "head" else getattr(self._tensors.layers[spec.layer], part.name)
         first, count = (spec.first, spec.count) if spec.kind == "head" else (0, None)
@@ -77,7 +77,7 @@ class PageWeights:
             values, dtype = _scaled(values, dtype, self._columns(spec.kind, spec.layer))
         return Rows(values, dtype, np.arange(part.outputs, dtype=np.int32), ref)
 
-    def _expert_rows(self, spec: PageSpec, part: MatrixPart) -> tuple[Rows, Rows]:
+    def _expert_rows(self, spec: PageSpec) -> tuple[Rows, Rows]:
         if self._expert is None or self._expert[0] != spec:
             # Let go before the next is read.
             self._expert = None
