@@ -4,14 +4,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from estream.checkpoint.hub import resolve
 from estream.checkpoint.huggingface import HfCheckpoint
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
-from estream.package.layout import GROUPS, FloatPart, PageSpec, Quantization, build_tape
+from estream.package.layout import GROUPS, Quantization, build_tape
 from estream.package.package import Package, open_package
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
 from estream.quantization.calibration import Calibration, read_embeddings
@@ -119,17 +117,13 @@ class _Conversion:
         self._progress = progress
         self._weights = PageWeights(checkpoint, config, tensors)
         self._packer = PagePacker(checkpoint, self._weights, calibration)
-        self._calibration = calibration
         self._done = 0
 
     def run(self) -> None:
         self._embedding()
         self._writer.add_final_norm(self._weights.final_norm())
         for spec in build_tape(self._config, self._writer.spec.quantization):
-            page = self._page(spec)
-            self._writer.add_page(spec, page)
-            if self._calibration:
-                self._calibration.compute(spec, page)
+            self._writer.add_page(spec, self._packer.page(spec))
             self._advance(spec.bytes)
         self._writer.report = self._packer.report(self._config.layers)
         for name in _EXTRAS:
@@ -147,13 +141,3 @@ class _Conversion:
             rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
             self._writer.add_embedding_rows(rows)
             self._advance(rows.nbytes)
-
-    def _page(self, spec: PageSpec) -> np.ndarray:
-        data = np.zeros(spec.bytes, np.uint8)
-        for part in spec.layout.parts:
-            into = data[part.offset : part.offset + part.bytes]
-            if isinstance(part, FloatPart):
-                into.view(np.float32).reshape(part.shape)[...] = self._weights.floats(spec, part)
-            else:
-                self._packer.pack(spec, part, into)
-        return data

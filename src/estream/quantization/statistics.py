@@ -41,3 +41,27 @@ def input_statistics(x: np.ndarray, weights: np.ndarray, inputs: int) -> InputSt
     upper = lower[::-1, ::-1]
     feedback = (upper / np.diagonal(upper)).T
     return InputStatistics(moments, np.ascontiguousarray(feedback, np.float32), order)
+
+
+class Correction:
+    """How weights must move to make up for what already happened to their inputs: the least-squares answer to
+    (W + W C) x = W x_exact is C = sum of (x_exact - x) x^T times the inverse of the damped sum of x x^T. As in GPTAQ
+    (arXiv 2504.02692). Rows are added in any number of parts.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._moments = np.zeros((columns, columns), np.float32)
+        self._missing = np.zeros((columns, columns), np.float32)
+
+    def add(self, x: np.ndarray, exact: np.ndarray) -> None:
+        """Rows float32 [tokens, columns]: as they are, and as they were."""
+        self._moments += x.T @ x
+        self._missing += (exact - x).T @ x
+
+    def matrix(self) -> np.ndarray:
+        """C, float32 [columns, columns]."""
+        damping = DAMPING * np.trace(self._moments, dtype=np.float64) / len(self._moments)
+        if damping == 0.0:
+            return np.zeros_like(self._moments)
+        damped = self._moments + np.eye(len(self._moments), dtype=np.float32) * np.float32(damping)
+        return np.ascontiguousarray(np.linalg.solve(damped, self._missing.T).T)

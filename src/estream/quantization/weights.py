@@ -42,7 +42,7 @@ class PageWeights:
         self._config = config
         self._tensors = tensors
         self._exponents: dict[tuple[str, int], np.ndarray] = {}
-        self._expert: tuple[PageSpec, Rows, Rows] | None = None
+        self._expert: tuple[tuple[int, int, int], Rows, Rows] | None = None
 
     def final_norm(self) -> np.ndarray:
         """float32 [hidden]."""
@@ -78,10 +78,11 @@ class PageWeights:
         return Rows(values, dtype, np.arange(part.outputs, dtype=np.int32), ref)
 
     def _expert_rows(self, spec: PageSpec) -> tuple[Rows, Rows]:
-        if self._expert is None or self._expert[0] != spec:
+        key = (spec.layer, spec.expert, spec.slice)
+        if self._expert is None or self._expert[0] != key:
             # Let go before the next is read.
             self._expert = None
-            self._expert = (spec, *self._read_expert(spec))
+            self._expert = (key, *self._read_expert(spec))
         return self._expert[1:]
 
     def _read_expert(self, spec: PageSpec) -> tuple[Rows, Rows]:
