@@ -40,8 +40,7 @@ def balancing_exponents(magnitudes: np.ndarray) -> np.ndarray:
     usual = magnitudes[magnitudes > 0.0]
     if not usual.size:
         return np.zeros(magnitudes.shape, np.int32)
-    distance = np.zeros(magnitudes.shape)
-    np.log2(float(np.median(usual)) / magnitudes, out=distance, where=magnitudes > 0.0)
+    distance = np.log2(np.median(usual)) - np.log2(np.where(magnitudes > 0.0, magnitudes, np.median(usual)))
     moved = (np.abs(distance) > _USUAL) & (np.abs(distance) <= _LARGEST)
     return np.where(moved, np.rint(distance), 0.0).astype(np.int32)
 
