@@ -98,6 +98,19 @@ def test_threads_and_padding_change_nothing():
     assert (codes[:, 40:] == 0).all()
 
 
+def test_every_variant_chooses_the_same_codes(monkeypatch: pytest.MonkeyPatch):
+    x, token_weights = _inputs(1000, 256)
+    statistics = input_statistics(x, token_weights, 256)
+    weights = np.random.default_rng(4).standard_normal((64, 256)).astype(np.float32)
+    chosen = []
+    for name in _native.variants():
+        monkeypatch.setenv("ESTREAM_KERNELS", name)
+        chosen.append(_choose(weights, statistics, 64, 1))
+    for codes, scales in chosen[1:]:
+        np.testing.assert_array_equal(codes, chosen[0][0])
+        np.testing.assert_array_equal(scales, chosen[0][1])
+
+
 def test_zero_weights_and_zero_inputs_are_kept():
     x, token_weights = _inputs(300, 64)
     for inputs in (x, np.zeros_like(x)):

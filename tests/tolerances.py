@@ -23,5 +23,7 @@ KL_CALIBRATED = 2.7e-3
 PERPLEXITY_CALIBRATED = 1.0055
 KL_CALIBRATED_32 = 2e-3
 PERPLEXITY_CALIBRATED_32 = 1.004
+#: Two standard errors of a perplexity ratio over the 400 prompts.
+PERPLEXITY_NOISE = 1.0012
 #: Times the KL of the checkpoint in which no channel stands out.
 KL_OUTLIERS = 1.5

@@ -42,6 +42,8 @@ class TextStream:
         plan = plan_activations(self._config, quantization, batch, float_activations, self._device.kv_element_bytes)
         _check_memory(plan.bytes, batch.tokens)
         self._memory = _aligned(plan.bytes)
+        # Backed now, so that the next stream sees what is left.
+        self._memory[::_ALIGNMENT] = 0
         self._activations = plan.carve(self._memory)
         self._activations.residual[...] = embeddings
         self._device.begin_sweep(batch, self._activations)
