@@ -104,6 +104,9 @@ class PageWeights:
 
     def _columns(self, kind: str, layer: int) -> np.ndarray:
         """The exponents of the columns that read one norm: the projections of attention, router and experts, or the head."""
+        if kind == "head" and self._config.tied_head:
+            # The embedding's columns are as large as the residual's channels, and the final norm is made for that.
+            return np.zeros(self._config.hidden, np.int32)
         if (kind, layer) not in self._exponents:
             self._exponents = {key: value for key, value in self._exponents.items() if key[1] == layer}
             self._exponents[kind, layer] = balancing_exponents(column_magnitudes(self._readers(kind, layer)))
