@@ -44,7 +44,7 @@ def convert_command(
         package = conversion.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
     if not as_json and package.manifest.report:
-        say(summary(package.manifest.report))
+        say(f"{describe(package)['bits_per_weight']:.2f} bits a weight; {summary(package.manifest.report)}")
         if report:
             print_layers(package.manifest.report)
 
