@@ -93,12 +93,26 @@ PackingError group_error(const uint8_t* block, const PackedMatrix& m, int lane, 
   }
   return sum;
 }
+// The smallest row seen by any thread.
+class FirstRow {
+ public:
+  void see(int64_t row) {
+    for (int64_t seen = row_.load(); row < seen && !row_.compare_exchange_weak(seen, row);) {
+    }
+  }
+  int64_t get() const { return row_.load() == INT64_MAX ? -1 : row_.load(); }
+
+ private:
+  std::atomic<int64_t> row_{INT64_MAX};
+};
+
+bool is_finite_half(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
 
 }  // namespace
 
 int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
                     const PackedMatrix& m, uint8_t* to) {
-  std::atomic<int64_t> bad{INT64_MAX};
+  FirstRow bad;
   pool.run(m.panels(), [&](int panel, int) {
     for (int lane = 0; lane < kPanel; lane++) {
       const int output = panel * kPanel + lane;
@@ -109,20 +123,18 @@ int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& 
         const int end = row < 0 ? 0 : std::min(m.group, source.columns - g * m.group);
         const bool finite = end <= 0 || load_weights(source, row * source.stride + g * m.group, end, values);
         const uint16_t scale = kernels.pack_group(values, m.group, m.bits, codes);
-        if (!finite || (scale & 0x7c00u) == 0x7c00u)
-          for (int64_t seen = bad.load(); row < seen && !bad.compare_exchange_weak(seen, row);) {
-          }
+        if (!finite || !is_finite_half(scale)) bad.see(row);
         uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
         put_codes(block, m.bits, m.group, lane, codes);
         std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
       }
     }
   });
-  return bad.load() == INT64_MAX ? -1 : bad.load();
+  return bad.get();
 }
 
 int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* order, const PackedMatrix& m, uint8_t* to) {
-  std::atomic<int64_t> bad{INT64_MAX};
+  FirstRow bad;
   const int lowest = m.bits == 4 ? -8 : -127, highest = m.bits == 4 ? 7 : 127, source_groups = source.columns / m.group;
   pool.run(m.panels(), [&](int panel, int) {
     for (int lane = 0; lane < kPanel; lane++) {
@@ -136,16 +148,14 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
           scale = source.scales[row * source_groups + g];
         }
         const auto [low, high] = std::minmax_element(codes, codes + m.group);
-        if (*low < lowest || *high > highest || (scale & 0x7c00u) == 0x7c00u)
-          for (int64_t seen = bad.load(); row < seen && !bad.compare_exchange_weak(seen, row);) {
-          }
+        if (*low < lowest || *high > highest || !is_finite_half(scale)) bad.see(row);
         uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
         put_codes(block, m.bits, m.group, lane, codes);
         std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
       }
     }
   });
-  return bad.load() == INT64_MAX ? -1 : bad.load();
+  return bad.get();
 }
 
 PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m) {

@@ -13,8 +13,10 @@ from estream import _native
 from estream.checkpoint.gguf.types import CODE_GROUP, TYPES
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
-from estream.package.layout import MatrixPart
-from estream.packing import MatrixPacker, MatrixSource, read_matrix
+from estream.package.layout import PageSpec
+from estream.package.parts import MatrixPart, PageLayout
+from estream.quantization.packing import PagePacker
+from estream.quantization.rows import MatrixSource, read_matrix
 
 BLOCKS = 3000
 
@@ -106,15 +108,15 @@ class Source:
     def read_rows(self, ref, first=0, count=None):
         return self.values
 
-    def pack(self, bits: int, group: int, order=None, columns=None) -> tuple[np.ndarray, MatrixPacker]:
+    def pack(self, bits: int, group: int, order=None, columns=None) -> tuple[np.ndarray, PagePacker]:
         """The weights that a package holds after packing, and the packer."""
         order = np.arange(len(self.values), dtype=np.int32) if order is None else np.asarray(order, np.int32)
         inputs = self.values.shape[1] if columns is None else columns[1] - columns[0]
         part = MatrixPart("w", 0, len(order), inputs, inputs, bits, group)
-        data, packer = np.zeros(part.bytes, np.uint8), MatrixPacker(self, 2)
         source = MatrixSource((self.ref,), order, "a page", columns=columns)
-        packer.pack("expert", read_matrix(self, source, part), part, data)
-        return unpack(part, data), packer
+        packer = PagePacker(self, None)
+        spec = PageSpec("expert", 0, 0, -1, 0, 0, PageLayout((part,)))
+        return unpack(part, packer.page(spec, {"w": read_matrix(self, source, part)})), packer
 
 
 @pytest.mark.parametrize(

@@ -166,9 +166,9 @@ def test_control_c_while_converting_leaves_nothing(tmp_path: Path):
     make_olmoe(tmp_path / "source", SHAPE | {"hidden_size": 512, "intermediate_size": 512, "num_experts": 32})
     # Slow packing, so that the signal comes in the middle wherever this runs.
     program = (
-        "import sys, time; from estream import conversion; from estream.cli.main import main\n"
-        "pack = conversion._Conversion._pack\n"
-        "conversion._Conversion._pack = lambda *args: (time.sleep(0.2), pack(*args))[1]\n"
+        "import sys, time; from estream.quantization.packing import PagePacker; from estream.cli.main import main\n"
+        "page = PagePacker.page\n"
+        "PagePacker.page = lambda *args: (time.sleep(0.2), page(*args))[1]\n"
         "main()"
     )
     command = [sys.executable, "-c", program, *estream_command("convert", tmp_path / "source", tmp_path / "out.estream")[3:]]

@@ -9,8 +9,9 @@ import typer
 from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
+from estream.cli.quantization import print_layers, summary
 from estream.package.package import Package
-from estream.summary import describe_conversion
+from estream.quantization.summary import describe_conversion
 from estream.units import format_bytes
 
 Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights: 4 or 8. Attention and head have 8.")]
@@ -25,6 +26,11 @@ Group = Annotated[
 ]
 DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option("--calibrate", metavar="TEXT", help="Choose 4-bit codes for this text (or .npy file of token ids)."),
+]
+Report = Annotated[bool, typer.Option("--report", help="Print the error of each layer's weights and outputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to write, by custom NAME.estream.")]
 
@@ -35,15 +41,21 @@ def convert_command(
     bits: Bits = conversion.DEFAULT_BITS,
     group: Group = None,
     device: DeviceName = "cpu",
+    calibrate: Calibrate = None,
+    report: Report = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Convert a checkpoint to a package, in bounded memory."""
-    options = conversion.ConvertOptions(bits, group, device, force)
+    options = conversion.ConvertOptions(bits, group, device, force, calibrate)
     begin = time.perf_counter()
     with progress("converting") as update:
         package = conversion.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
+    if not as_json and package.manifest.report:
+        say(f"{describe(package)['bits_per_weight']:.2f} bits a weight; {summary(package.manifest.report)}")
+        if report:
+            print_layers(package.manifest.report)
 
 
 def synth_command(

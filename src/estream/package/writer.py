@@ -31,6 +31,7 @@ from estream.package.manifest import (
     Page,
     checksum_of,
 )
+from estream.quantization.report import QuantizationReport
 from estream.units import format_bytes, round_up
 
 _PARTIAL, _ASIDE = ".partial-", ".old"
@@ -65,6 +66,7 @@ class PackageWriter:
     _pages: list[Page] = field(default_factory=list)
     _files: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
+    report: QuantizationReport | None = None
 
     def add_embedding_rows(self, rows: np.ndarray) -> None:
         """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
@@ -107,6 +109,7 @@ class PackageWriter:
             synthetic=self.spec.synthetic,
             source=self.spec.source,
             created_by=f"estream {estream.__version__}",
+            report=self.report,
         )
         with open(self.folder / MANIFEST, "w", encoding="utf-8") as handle:
             handle.write(manifest.to_json())

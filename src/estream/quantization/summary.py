@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from estream.checkpoint.source import CheckpointSource
-from estream.models.config import ExpertTensors, ModelTensors
+from estream.models.config import MlpTensors, ModelTensors
 from estream.package.layout import Quantization
-from estream.packing import KindTally, code_group
+from estream.quantization.packing import KindTally
+from estream.quantization.rows import code_group
 
 
 def preferred_group(checkpoint: CheckpointSource, tensors: ModelTensors, bits: int, default: int) -> int:
@@ -14,6 +15,12 @@ def preferred_group(checkpoint: CheckpointSource, tensors: ModelTensors, bits: i
     refs = tuple(ref for expert in _experts(tensors) for ref in (expert.gate, expert.up))
     group = code_group(checkpoint, refs, bits)
     return default if group is None else min(group, default)
+
+
+def experts_keep_codes(checkpoint: CheckpointSource, tensors: ModelTensors, quantization: Quantization) -> bool:
+    """Whether the experts' codes go into a package of this quantisation as they are."""
+    group = code_group(checkpoint, (_experts(tensors)[0].gate,), quantization.expert_bits)
+    return group is not None and group % quantization.group == 0
 
 
 def matrix_notes(checkpoint: CheckpointSource, tensors: ModelTensors, quantization: Quantization) -> Iterable[str]:
@@ -30,7 +37,7 @@ def matrix_notes(checkpoint: CheckpointSource, tensors: ModelTensors, quantizati
         yield f"{stored} in groups of {quantization.group}; --group {group} keeps them exactly"
 
 
-def _experts(tensors: ModelTensors) -> tuple[ExpertTensors, ...]:
+def _experts(tensors: ModelTensors) -> tuple[MlpTensors, ...]:
     """Of the first layer that has some: those of the others are stored alike."""
     return next(layer.experts for layer in tensors.layers if layer.experts)
 
