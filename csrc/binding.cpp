@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
   m.def("abandon", [](nanobind::handle instance) { instance.inc_ref(); }, nanobind::arg("instance"));
   m.doc() = "Kernels, arena and reader lanes of estream.";
   estream::binding::bind_reading(m);
+  estream::binding::bind_calibration(m);
   estream::binding::bind_packing(m);
   estream::binding::bind_device(m);
   estream::binding::bind_routing(m);

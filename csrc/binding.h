@@ -38,6 +38,7 @@ struct Matrix {
   }
 };
 
+void bind_calibration(nb::module_& m);
 void bind_reading(nb::module_& m);
 void bind_packing(nb::module_& m);
 void bind_device(nb::module_& m);

@@ -1,4 +1,5 @@
 // Packing and unpacking weights, for conversion and checks.
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include "binding.h"
@@ -15,23 +16,56 @@ WeightType weight_type(const std::string& name) {
   return WeightType::bfloat16;
 }
 
+using Order = Array<const int32_t, 1>;
+
+void check_order(const Matrix& m, const Order& order, int64_t row_count) {
+  require(order.shape(0) == static_cast<size_t>(m.outputs), "order must name a row for each output");
+  for (size_t i = 0; i < order.shape(0); i++) require(order.data()[i] < row_count, "order names a row that is not there");
+}
+
+WeightRows weight_rows(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns, const Order& order) {
+  const WeightType type = weight_type(dtype);
+  const size_t item = type == WeightType::float32 ? 4 : 2;
+  require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
+  require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
+  check_order(m, order, static_cast<int64_t>(source.size() / (item * static_cast<size_t>(columns))));
+  return {source.data(), type, columns, columns};
+}
+
 // Packs weights on its own threads; for conversion.
 class Packer {
  public:
   explicit Packer(int threads) : pool_(threads) {}
 
-  int64_t pack(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns,
-               const Array<const int32_t, 1>& order, const Bytes& to) {
-    const WeightType type = weight_type(dtype);
-    const size_t item = type == WeightType::float32 ? 4 : 2;
-    require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
-    const auto row_count = static_cast<int64_t>(source.size() / (item * columns));
-    require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
-    require(order.shape(0) == static_cast<size_t>(m.outputs), "order must name a row for each output");
-    for (size_t i = 0; i < order.shape(0); i++) require(order.data()[i] < row_count, "order names a row that is not there");
+  int64_t pack(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns, const Order& order,
+               const Bytes& to) {
+    const WeightRows rows = weight_rows(m, source, dtype, columns, order);
     const PackedMatrix packed = m.at(0);
     require(to.size() == packed.bytes(), "the packed matrix does not fit");
-    return pack_matrix(pool_, select_kernels(), {source.data(), type, columns, columns}, order.data(), packed, to.data());
+    return pack_matrix(pool_, select_kernels(), rows, order.data(), packed, to.data());
+  }
+
+  int64_t pack_codes(const Matrix& m, const Array<const int8_t, 2>& codes, const Array<const uint16_t, 2>& scales,
+                     const Order& order, const Bytes& to) {
+    const size_t columns = codes.shape(1), group = static_cast<size_t>(m.group);
+    require(columns >= 1 && columns <= static_cast<size_t>(m.inputs), "columns do not fit the matrix");
+    require(columns % group == 0, "columns must be whole groups");
+    require(scales.shape(0) == codes.shape(0) && scales.shape(1) == columns / group, "every group needs one scale");
+    check_order(m, order, static_cast<int64_t>(codes.shape(0)));
+    const PackedMatrix packed = m.at(0);
+    require(to.size() == packed.bytes(), "the packed matrix does not fit");
+    const CodeRows rows{codes.data(), scales.data(), static_cast<int>(columns)};
+    return estream::pack_codes(pool_, rows, order.data(), packed, to.data());
+  }
+
+  std::pair<double, double> error(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns,
+                                  const Order& order, const ConstBytes& packed) {
+    const WeightRows rows = weight_rows(m, source, dtype, columns, order);
+    PackedMatrix at = m.at(0);
+    require(packed.size() == at.bytes(), "the packed matrix does not fit");
+    at.data = packed.data();
+    const PackingError sums = packing_error(pool_, rows, order.data(), at);
+    return {sums.squared_error, sums.squared};
   }
 
  private:
@@ -59,7 +93,11 @@ void bind_packing(nb::module_& m) {
   nb::class_<Packer>(m, "Packer")
       .def(nb::init<int>(), "threads"_a)
       .def("pack", &Packer::pack, "matrix"_a, "source"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
-           "to"_a.noconvert(), ReleaseGil());
+           "to"_a.noconvert(), ReleaseGil())
+      .def("pack_codes", &Packer::pack_codes, "matrix"_a, "codes"_a.noconvert(), "scales"_a.noconvert(), "order"_a.noconvert(),
+           "to"_a.noconvert(), ReleaseGil())
+      .def("error", &Packer::error, "matrix"_a, "source"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
+           "packed"_a.noconvert(), ReleaseGil());
   m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
 }
 

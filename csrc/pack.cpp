@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 namespace estream {
 
@@ -20,31 +21,49 @@ float from_bits(uint32_t bits) {
 float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000u) << 16, magnitude = half & 0x7fffu;
   if (magnitude >= 0x7c00u) return from_bits(sign | 0x7f800000u | (magnitude & 0x3ffu) << 13);
-  const float value = from_bits(magnitude << 13) * 0x1p112f;
-  return sign ? -value : value;
+  return from_bits(sign | magnitude << 13) * 0x1p112f;
 }
 
-float weight_at(const WeightRows& source, int64_t index) {
+// Widens `count` weights; false where one is not finite. Judged by the stored bits: branches would cost more than all else.
+template <typename Bits, typename Widen>
+bool widen(const Bits* from, int count, Bits exponent, float* to, Widen value) {
+  Bits bad = 0;
+  for (int k = 0; k < count; k++) {
+    bad |= static_cast<Bits>((from[k] & exponent) == exponent);
+    to[k] = value(from[k]);
+  }
+  return bad == 0;
+}
+
+bool load_weights(const WeightRows& source, int64_t first, int count, float* to) {
+  const void* data = source.data;
   switch (source.type) {
     case WeightType::float32:
-      return static_cast<const float*>(source.data)[index];
+      return widen<uint32_t>(static_cast<const uint32_t*>(data) + first, count, 0x7f800000u, to, from_bits);
     case WeightType::float16:
-      return half_to_float(static_cast<const uint16_t*>(source.data)[index]);
+      return widen<uint16_t>(static_cast<const uint16_t*>(data) + first, count, 0x7c00u, to, half_to_float);
     case WeightType::bfloat16:
-      return from_bits(static_cast<uint32_t>(static_cast<const uint16_t*>(source.data)[index]) << 16);
+      return widen<uint16_t>(static_cast<const uint16_t*>(data) + first, count, 0x7f80u, to,
+                             [](uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); });
   }
-  return 0.0f;
+  return false;
 }
 
-// Where the code of (lane, k) of one block lies.
-void put_code(uint8_t* block, int bits, int lane, int k, int code) {
-  if (bits == 8) {
-    block[k / 4 * 128 + lane * 4 + k % 4] = static_cast<uint8_t>(code + 128);
-    return;
+// Puts the codes of one lane of a block where they belong: four bytes of each 128.
+void put_codes(uint8_t* block, int bits, int group, int lane, const int8_t* codes) {
+  const int step = 32 / bits;
+  for (int k = 0; k < group; k += step) {
+    uint32_t low, high = 0;
+    std::memcpy(&low, codes + k, sizeof low);
+    if (bits == 8) {
+      low ^= 0x80808080u;  // + 128 in each byte
+    } else {
+      // + 8 in each low half: the two's complement of a nibble with its highest bit turned.
+      std::memcpy(&high, codes + k + 4, sizeof high);
+      low = ((low & 0x0f0f0f0fu) ^ 0x08080808u) | ((high & 0x0f0f0f0fu) ^ 0x08080808u) << 4;
+    }
+    std::memcpy(block + k / step * 128 + lane * 4, &low, sizeof low);
   }
-  uint8_t& byte = block[k / 8 * 128 + lane * 4 + k % 4];
-  const uint8_t nibble = static_cast<uint8_t>(code + 8);
-  byte = k % 8 < 4 ? (byte & 0xf0) | nibble : (byte & 0x0f) | nibble << 4;
 }
 
 int get_code(const uint8_t* block, int bits, int lane, int k) {
@@ -53,11 +72,47 @@ int get_code(const uint8_t* block, int bits, int lane, int k) {
   return (k % 8 < 4 ? byte & 15 : byte >> 4) - 8;
 }
 
+// Sums of one lane of a block, in several strands so that they need not wait for one another.
+PackingError group_error(const uint8_t* block, const PackedMatrix& m, int lane, const float* values, int count) {
+  constexpr int kStrands = 8;
+  uint16_t bits;
+  std::memcpy(&bits, block + 4 * m.bits * m.group + 2 * lane, sizeof bits);
+  const float scale = half_to_float(bits);
+  float codes[kMaxGroup];
+  for (int k = 0; k < count; k++) codes[k] = static_cast<float>(get_code(block, m.bits, lane, k));
+  double squared_error[kStrands] = {}, squared[kStrands] = {};
+  for (int k = 0; k < count; k++) {
+    const double value = values[k], error = static_cast<double>(scale * codes[k]) - value;
+    squared_error[k % kStrands] += error * error;
+    squared[k % kStrands] += value * value;
+  }
+  PackingError sum{};
+  for (int i = 0; i < kStrands; i++) {
+    sum.squared_error += squared_error[i];
+    sum.squared += squared[i];
+  }
+  return sum;
+}
+// The smallest row seen by any thread.
+class FirstRow {
+ public:
+  void see(int64_t row) {
+    for (int64_t seen = row_.load(); row < seen && !row_.compare_exchange_weak(seen, row);) {
+    }
+  }
+  int64_t get() const { return row_.load() == INT64_MAX ? -1 : row_.load(); }
+
+ private:
+  std::atomic<int64_t> row_{INT64_MAX};
+};
+
+bool is_finite_half(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
+
 }  // namespace
 
 int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
                     const PackedMatrix& m, uint8_t* to) {
-  std::atomic<int64_t> bad{INT64_MAX};
+  FirstRow bad;
   pool.run(m.panels(), [&](int panel, int) {
     for (int lane = 0; lane < kPanel; lane++) {
       const int output = panel * kPanel + lane;
@@ -65,23 +120,67 @@ int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& 
       for (int g = 0; g < m.groups(); g++) {
         float values[kMaxGroup] = {};
         int8_t codes[kMaxGroup];
-        bool finite = true;
         const int end = row < 0 ? 0 : std::min(m.group, source.columns - g * m.group);
-        for (int k = 0; k < end; k++) {
-          values[k] = weight_at(source, row * source.stride + g * m.group + k);
-          finite = finite && std::isfinite(values[k]);
-        }
+        const bool finite = end <= 0 || load_weights(source, row * source.stride + g * m.group, end, values);
         const uint16_t scale = kernels.pack_group(values, m.group, m.bits, codes);
-        if (!finite || (scale & 0x7c00u) == 0x7c00u)
-          for (int64_t seen = bad.load(); row < seen && !bad.compare_exchange_weak(seen, row);) {
-          }
+        if (!finite || !is_finite_half(scale)) bad.see(row);
         uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
-        for (int k = 0; k < m.group; k++) put_code(block, m.bits, lane, k, codes[k]);
+        put_codes(block, m.bits, m.group, lane, codes);
         std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
       }
     }
   });
-  return bad.load() == INT64_MAX ? -1 : bad.load();
+  return bad.get();
+}
+
+int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* order, const PackedMatrix& m, uint8_t* to) {
+  FirstRow bad;
+  const int lowest = m.bits == 4 ? -8 : -127, highest = m.bits == 4 ? 7 : 127, source_groups = source.columns / m.group;
+  pool.run(m.panels(), [&](int panel, int) {
+    for (int lane = 0; lane < kPanel; lane++) {
+      const int output = panel * kPanel + lane;
+      const int64_t row = output < m.outputs ? order[output] : -1;
+      for (int g = 0; g < m.groups(); g++) {
+        int8_t codes[kMaxGroup] = {};
+        uint16_t scale = 0;
+        if (row >= 0 && g < source_groups) {
+          std::memcpy(codes, source.codes + row * source.columns + g * m.group, static_cast<size_t>(m.group));
+          scale = source.scales[row * source_groups + g];
+        }
+        const auto [low, high] = std::minmax_element(codes, codes + m.group);
+        if (*low < lowest || *high > highest || !is_finite_half(scale)) bad.see(row);
+        uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
+        put_codes(block, m.bits, m.group, lane, codes);
+        std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
+      }
+    }
+  });
+  return bad.get();
+}
+
+PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m) {
+  std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
+  pool.run(m.panels(), [&](int panel, int) {
+    PackingError sum{};
+    for (int lane = 0; lane < kPanel && panel * kPanel + lane < m.outputs; lane++) {
+      const int64_t row = order[panel * kPanel + lane];
+      for (int g = 0; row >= 0 && g * m.group < source.columns; g++) {
+        float values[kMaxGroup];
+        const int count = std::min(m.group, source.columns - g * m.group);
+        load_weights(source, row * source.stride + g * m.group, count, values);
+        const PackingError group = group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, lane, values, count);
+        sum.squared_error += group.squared_error;
+        sum.squared += group.squared;
+      }
+    }
+    panels[static_cast<size_t>(panel)] = sum;
+  });
+  PackingError all{};
+  for (const PackingError& panel : panels) {
+    all.squared_error += panel.squared_error;
+    all.squared += panel.squared;
+  }
+  return all;
 }
 
 void unpack_matrix(const PackedMatrix& m, float* out) {

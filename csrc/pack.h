@@ -21,6 +21,24 @@ struct WeightRows {
 int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
                     const PackedMatrix& m, uint8_t* to);
 
+// Codes that a source has already chosen: code times scale is the weight, as in a package.
+struct CodeRows {
+  const int8_t* codes;     // [rows, columns]
+  const uint16_t* scales;  // fp16 bits [rows, columns / group], for the group of the matrix
+  int columns;             // whole groups, at most the matrix's inputs; the rest is zero
+};
+
+// As pack_matrix, but writes the codes as they are. Returns the first source row that holds a code which the matrix's bits
+// do not have, or a scale which is not finite; or -1.
+int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* order, const PackedMatrix& m, uint8_t* to);
+
+// Sums over all weights of a packed matrix, taken in a fixed order whatever the number of threads.
+struct PackingError {
+  double squared_error;  // of (weight - source)^2
+  double squared;        // of source^2
+};
+PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m);
+
 // The weights that a packed matrix stands for: out [outputs, inputs], output i to row i.
 void unpack_matrix(const PackedMatrix& m, float* out);
 

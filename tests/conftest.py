@@ -3,7 +3,12 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import demo_scores
+import numpy as np
 import pytest
+import torch
+from tiny import logits
+from transformers import OlmoeForCausalLM
 
 from estream.conversion import ConvertOptions, convert
 from estream.package.package import Package
@@ -11,6 +16,8 @@ from estream.package.package import Package
 ROOT = Path(__file__).parents[1]
 DEMO = ROOT / "demo/debian-sections"
 HELD_OUT = ROOT / "demo/held_out.jsonl"
+#: From the training side: no text in it is held out.
+CALIBRATION = ROOT / "demo/calibration.txt"
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -31,3 +38,15 @@ def demo_package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 @pytest.fixture(scope="session")
 def demo_package_8bit(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return convert(DEMO, tmp_path_factory.mktemp("demo8") / "demo8.estream", ConvertOptions(bits=8))
+
+
+@pytest.fixture(scope="session")
+def texts(demo_package: Package) -> demo_scores.Texts:
+    return demo_scores.held_out_texts(HELD_OUT, demo_package)
+
+
+@pytest.fixture(scope="session")
+def reference(texts: demo_scores.Texts) -> demo_scores.Scores:
+    """The demo model in float32, as transformers computes it."""
+    model = OlmoeForCausalLM.from_pretrained(DEMO, dtype=torch.float32).eval()
+    return demo_scores.score(texts, (logits(model, np.array(prompt + answer)) for prompt, answer in texts))

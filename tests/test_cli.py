@@ -78,7 +78,7 @@ def test_doctor(tmp_path: Path):
 
 FAILURES = {
     ("run", "nowhere", "--tokens", "3"): (1, "nowhere: there is no such folder"),
-    ("run", "PKG"): (2, "give one of --prompt, --prompt-file and --tokens"),
+    ("run", "PKG"): (2, "give one of --prompt, --prompt-file, --chat, --messages and --tokens"),
     ("run", "PKG", "--tokens", "3", "--prompt", "x"): (2, "give one of"),
     ("run", "PKG", "--tokens", "0"): (2, "--tokens must be at least 1"),
     ("run", "PKG", "--tokens", "3", "--memory", "lots"): (2, "'lots' is not a size"),
@@ -87,6 +87,8 @@ FAILURES = {
     ("run", "PKG", "--tokens", "3", "--activations", "int2"): (2, "activations must be int8 or float"),
     ("run", "PKG", "--tokens", "2049"): (1, "the model's context is 2048"),
     ("run", "PKG", "--prompt", ""): (1, "the prompt is empty"),
+    ("run", "PKG", "--chat", "Hello"): (1, "the checkpoint came without a chat template"),
+    ("run", "PKG", "--messages", "absent.json"): (1, "absent.json: cannot be read (No such file or directory)"),
     ("run", "PKG", "--prompt-file", "absent.txt"): (1, "absent.txt: cannot be read (No such file or directory)"),
     ("convert", "absent", "x.estream"): (1, "absent: no such folder, and not a hub id"),
     ("convert", "PKG", "x.estream"): (1, "config.json: missing"),

@@ -1,97 +1,103 @@
 """What quantisation costs the demo model, measured over 400 packages that it never saw."""
 
-import json
-from dataclasses import dataclass
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from conftest import DEMO, HELD_OUT
+from conftest import CALIBRATION, DEMO
+from demo_scores import Scores, Texts, kl, measure, score
+from llama_quants import BITS, q4_k_m, q6_k
+from outliers import same_function, with_outliers
 from tiny import logits
-from tolerances import ACCURACY_4BIT, KL_4BIT, KL_8BIT, PERPLEXITY_4BIT, SAME_TOP_8BIT
+from tolerances import (
+    ACCURACY_4BIT,
+    KL_4BIT,
+    KL_8BIT,
+    KL_CALIBRATED,
+    KL_CALIBRATED_32,
+    KL_OUTLIERS,
+    PERPLEXITY_4BIT,
+    PERPLEXITY_CALIBRATED,
+    PERPLEXITY_CALIBRATED_32,
+    PERPLEXITY_NOISE,
+    SAME_TOP_8BIT,
+)
 from transformers import OlmoeForCausalLM
 
-import estream
+from estream.cli.inspect import describe
+from estream.conversion import ConvertOptions, convert
 from estream.package.package import Package
 
 
-@dataclass
-class Scores:
-    """Log-probabilities after each prompt, of each answer's tokens, and of the whole text."""
-
-    next_token: np.ndarray
-    right: np.ndarray
-    nll: float
-    tokens: int
-
-    @property
-    def perplexity(self) -> float:
-        return float(np.exp(self.nll / self.tokens))
-
-
-def _log_softmax(x: np.ndarray) -> np.ndarray:
-    x = x.astype(np.float64)
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
-
-
 @pytest.fixture(scope="module")
-def texts(demo_package: Package) -> list[tuple[list[int], list[int]]]:
-    rows = [json.loads(line) for line in HELD_OUT.read_text().splitlines()]
-    assert len(rows) == 400
-    with estream.load(demo_package.path) as model:
-        return [
-            (model.encode(f"Description: {row['description']}\nSection:"), model.encode(f" {row['section']}")) for row in rows
-        ]
+def plain(demo_package: Package, texts: Texts) -> Scores:
+    return measure(demo_package, texts)
 
 
-def _score(texts, all_logits) -> Scores:
-    next_token, right, nll, count = [], [], 0.0, 0
-    for (prompt, answer), found in zip(texts, all_logits, strict=True):
-        ids, logprobs = np.array(prompt + answer), _log_softmax(found)
-        nll -= logprobs[np.arange(len(ids) - 1), ids[1:]].sum()
-        count += len(ids) - 1
-        next_token.append(logprobs[len(prompt) - 1])
-        right.append((logprobs[len(prompt) - 1 : -1].argmax(-1) == answer).all())
-    return Scores(np.array(next_token), np.array(right), nll, count)
+@pytest.mark.parametrize(
+    ("group", "most_kl", "most_perplexity"),
+    [(64, KL_CALIBRATED, PERPLEXITY_CALIBRATED), (32, KL_CALIBRATED_32, PERPLEXITY_CALIBRATED_32)],
+)
+def test_a_calibration_text_halves_the_cost_of_four_bits(
+    tmp_path: Path, texts: Texts, reference: Scores, plain: Scores, record_property, group, most_kl, most_perplexity
+):
+    options = ConvertOptions(group=group, calibrate=CALIBRATION)
+    found = measure(convert(DEMO, tmp_path / "c.estream", options), texts)
+    record_property("kl", kl(reference, found))
+    record_property("perplexity_ratio", found.perplexity / reference.perplexity)
+    assert kl(reference, found) <= most_kl
+    assert kl(reference, found) <= 0.7 * kl(reference, plain)
+    assert found.perplexity <= most_perplexity * reference.perplexity
 
 
-@pytest.fixture(scope="module")
-def reference(texts) -> Scores:
+def test_at_fewer_bits_it_is_closer_than_q4_k_m(tmp_path: Path, texts: Texts, reference: Scores, record_property):
     model = OlmoeForCausalLM.from_pretrained(DEMO, dtype=torch.float32).eval()
-    return _score(texts, (logits(model, np.array(prompt + answer)) for prompt, answer in texts))
+    bits = weights = 0.0
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "layers." not in name or parameter.dim() < 2 or name.endswith("mlp.gate.weight"):
+                continue
+            layer = int(name.split("layers.")[1].split(".")[0])
+            values, grid = q4_k_m(name, parameter.numpy(), layer, model.config.num_hidden_layers)
+            parameter.copy_(torch.from_numpy(values))
+            bits, weights = bits + BITS[grid] * parameter.numel(), weights + parameter.numel()
+        head = model.lm_head.weight
+        bits, weights = bits + BITS["Q6_K"] * head.numel(), weights + head.numel()
+        model.lm_head.weight = torch.nn.Parameter(torch.from_numpy(q6_k(head.numpy())))
+    theirs = score(texts, (logits(model, torch.tensor(prompt + answer).numpy()) for prompt, answer in texts))
+    package = convert(DEMO, tmp_path / "c.estream", ConvertOptions(group=128, calibrate=CALIBRATION))
+    ours = measure(package, texts)
+    record_property("kl", (kl(reference, ours), kl(reference, theirs)))
+    assert describe(package)["bits_per_weight"] <= bits / weights
+    assert kl(reference, ours) <= kl(reference, theirs)
+    assert ours.perplexity <= PERPLEXITY_NOISE * theirs.perplexity
 
 
-def _measure(package: Package, texts) -> Scores:
-    def run():
-        with estream.load(package.path) as model:
-            for first in range(0, len(texts), 16):
-                prompts = [prompt + answer for prompt, answer in texts[first : first + 16]]
-                for result in model.prefill_batch(prompts, [range(len(p)) for p in prompts]):
-                    yield result.logits
-
-    return _score(texts, run())
-
-
-def _kl(reference: Scores, found: Scores) -> float:
-    return float((np.exp(reference.next_token) * (reference.next_token - found.next_token)).sum(-1).mean())
+@pytest.mark.parametrize("calibrate", [None, CALIBRATION])
+def test_channels_that_stand_out_cost_next_to_nothing(
+    tmp_path: Path, texts: Texts, reference: Scores, demo_package: Package, plain: Scores, calibrate: Path | None
+):
+    source = with_outliers(DEMO, tmp_path / "outliers")
+    before, after = (OlmoeForCausalLM.from_pretrained(path, dtype=torch.float32).eval() for path in (DEMO, source))
+    assert same_function(before, after, torch.tensor([texts[0][0]]))
+    package = convert(source, tmp_path / "outliers.estream", ConvertOptions(calibrate=calibrate))
+    assert kl(reference, measure(package, texts)) <= KL_OUTLIERS * kl(reference, plain)
 
 
-def test_eight_bits_change_next_to_nothing(demo_package_8bit: Package, texts, reference: Scores, record_property):
-    found = _measure(demo_package_8bit, texts)
+def test_eight_bits_change_next_to_nothing(demo_package_8bit: Package, texts: Texts, reference: Scores, record_property):
+    found = measure(demo_package_8bit, texts)
     same = (found.next_token.argmax(-1) == reference.next_token.argmax(-1)).mean()
-    record_property("kl", _kl(reference, found))
+    record_property("kl", kl(reference, found))
     record_property("same_top", float(same))
     record_property("perplexity_ratio", found.perplexity / reference.perplexity)
     assert same >= SAME_TOP_8BIT
-    assert _kl(reference, found) <= KL_8BIT
+    assert kl(reference, found) <= KL_8BIT
 
 
-def test_four_bits_cost_less_than_a_percent(demo_package: Package, texts, reference: Scores, record_property):
-    found = _measure(demo_package, texts)
-    record_property("kl", _kl(reference, found))
-    record_property("perplexity_ratio", found.perplexity / reference.perplexity)
-    record_property("accuracy_difference", float(found.right.mean() - reference.right.mean()))
-    assert found.perplexity <= PERPLEXITY_4BIT * reference.perplexity
-    assert _kl(reference, found) <= KL_4BIT
-    assert abs(found.right.mean() - reference.right.mean()) <= ACCURACY_4BIT
+def test_four_bits_cost_less_than_a_percent(plain: Scores, reference: Scores, record_property):
+    record_property("kl", kl(reference, plain))
+    record_property("perplexity_ratio", plain.perplexity / reference.perplexity)
+    record_property("accuracy_difference", float(plain.right.mean() - reference.right.mean()))
+    assert plain.perplexity <= PERPLEXITY_4BIT * reference.perplexity
+    assert kl(reference, plain) <= KL_4BIT
+    assert abs(plain.right.mean() - reference.right.mean()) <= ACCURACY_4BIT

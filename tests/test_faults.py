@@ -173,7 +173,7 @@ from estream.engine.options import LoadOptions
 from estream.package.package import open_package
 threads = lambda: len(os.listdir("/proc/self/task"))
 before = threads()
-model = Model(open_package(sys.argv[1]), LoadOptions(threads=1, request_bytes=65536))
+model = Model(open_package(sys.argv[1]), LoadOptions(threads=1, lanes=4, request_bytes=65536))
 try:
     model.prefill(list(range(40, 100)))
     print("answered")

@@ -140,6 +140,22 @@ struct LinearKernels {
   void (*delta_rule)(const DeltaJob& job);
 };
 
+// One panel whose 4-bit codes are chosen for known inputs; in every array but the matrices, 32 outputs lie side by side.
+struct CalibratedPanel {
+  const float* weights;  // [inputs, 32]
+  int inputs;            // a multiple of group
+  int group;
+  const float* moments;   // [inputs, inputs], symmetric: how the errors of two inputs count together
+  const float* feedback;  // [inputs, inputs]: what the input at one place of the order makes up for of those before it
+  const int32_t* order;   // [inputs]: in which the codes are chosen first
+  float* codes;           // [inputs, 32], out
+  uint16_t* halves;       // [inputs / group, 32], out: the scales in fp16
+  float* scales;          // [inputs / group, 32], scratch
+  float* inverses;        // [inputs / group, 32], scratch
+  float* errors;          // [inputs, 32], scratch
+  float* scratch;         // [inputs, 32]
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
@@ -167,6 +183,8 @@ struct Kernels {
   void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int block, const TiledRows& to);
   void (*matmul_panel_tiled)(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                              float* scratch);
+  // Chooses the scales and codes of a panel (docs/quantization.md).
+  void (*calibrate_panel)(const CalibratedPanel& panel);
 };
 
 // The variant for this processor, or the one that ESTREAM_KERNELS names; throws std::runtime_error where that one is

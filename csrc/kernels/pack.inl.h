@@ -6,80 +6,105 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-// Rounds to the nearest half, ties to even; beyond the largest half, infinity.
 inline uint16_t float_to_half(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  const uint32_t sign = bits >> 16 & 0x8000u;
-  const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
-  if (magnitude < 0x38800000u) {
-    // A subnormal half counts units of 2^-24, which adding 0.5 leaves in the lowest bits of the mantissa.
-    float shifted;
-    std::memcpy(&shifted, &magnitude, sizeof shifted);
-    shifted += 0.5f;
-    std::memcpy(&bits, &shifted, sizeof bits);
-    return static_cast<uint16_t>(sign | (bits - 0x3f000000u));
-  }
-  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
-  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+  uint16_t halves[16];
+  store_half(halves, set1(value));
+  return halves[0];
+}
+
+inline F16 rounded_to_half(F16 values) {
+  uint16_t halves[16];
+  store_half(halves, values);
+  return load_half(halves);
 }
 
 inline float rounded_to_half(float value) {
-  uint16_t halves[16] = {float_to_half(value)};
   float floats[16];
-  store(floats, load_half(halves));
+  store(floats, rounded_to_half(set1(value)));
   return floats[0];
+}
+
+// Ordered as the values are where those are not negative.
+inline uint32_t bits_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
 }
 
 constexpr int kCandidates = 16;
 
-struct Fit {
-  float error;   // sum of (x - scale * code)^2
-  float xx, xq;  // sums of x^2 and x * code
-};
+// clamp(round(v)). Adding and taking away 1.5 * 2^23 rounds to nearest even, since weights here are at most 16 scales, and
+// costs less than an instruction that rounds.
+inline F16 nearest_code(F16 v) {
+  const F16 magic = set1(12582912.0f);
+  return max(min((v + magic) - magic, set1(7.0f)), set1(-8.0f));
+}
 
-// How well codes = clamp(round(x / scale)) represent x.
-inline Fit fit(const float* x, int group, float scale) {
-  F16 error = zero(), xx = zero(), xq = zero();
-  const F16 s = set1(scale), inverse = set1(1.0f / scale);
-  for (int i = 0; i < group; i += 16) {
+// Sums of x^2 and x * code: their quotient is the scale that leaves an error orthogonal to x.
+template <int GROUP>
+float orthogonal_scale(const float* x, float coding) {
+  F16 xx = zero(), xq = zero();
+  const F16 inverse = set1(1.0f / coding);
+  for (int i = 0; i < GROUP; i += 16) {
     const F16 v = load(x + i);
-    const F16 q = max(min(round(v * inverse), set1(7.0f)), set1(-8.0f));
-    const F16 d = v - s * q;
-    error = error + d * d;
     xx = xx + v * v;
-    xq = xq + v * q;
+    xq = xq + v * nearest_code(v * inverse);
   }
-  return {sum_tree(error), sum_tree(xx), sum_tree(xq)};
+  const float product = sum_tree(xq);
+  return product != 0.0f ? rounded_to_half(sum_tree(xx) / product) : 0.0f;
 }
 
 // The scale of a 4-bit group. Of sixteen scales around -peak / 8, which give the largest weight about the code -8, the one
 // of least squared error is taken; then it is stretched so that the error is orthogonal to the weights, because the least
 // squared error shrinks every output a little. Why so, measured: docs/experiments.md. Sets `coding` to the scale by which
 // the codes are chosen and returns the one by which they are multiplied.
-inline float search_scale(const float* x, int group, float peak, float& coding) {
-  const float lowest = group == 32 ? 7.0f : group == 64 ? 7.25f : 7.5f;
-  const float highest = group == 32 ? 9.0f : group == 64 ? 9.5f : 10.0f;
-  Fit best{};
-  coding = 0.0f;
+template <int GROUP>
+float search_scale(const float* x, float peak, float& coding) {
+  constexpr float lowest = GROUP == 32 ? 7.0f : GROUP == 64 ? 7.25f : 7.5f;
+  constexpr float highest = GROUP == 32 ? 9.0f : GROUP == 64 ? 9.5f : 10.0f;
+  float divisors[kCandidates], scales[kCandidates], errors[kCandidates];
+  for (int k = 0; k < kCandidates; k++)
+    divisors[k] = lowest + static_cast<float>(k) * (highest - lowest) / static_cast<float>(kCandidates - 1);
+  const F16 scale = rounded_to_half(set1(-peak) / load(divisors)), inverse = set1(1.0f) / scale;
+  store(scales, scale);
+  // A lane is a candidate: no sums over lanes. Four sums are under way, since each addition waits for the last.
+  F16 error[4] = {zero(), zero(), zero(), zero()};
+  for (int i = 0; i < GROUP; i += 4)
+    for (int j = 0; j < 4; j++) {
+      const F16 v = set1(x[i + j]) * inverse, d = v - nearest_code(v);
+      error[j] = error[j] + d * d;
+    }
+  store(errors, scale * scale * ((error[0] + error[1]) + (error[2] + error[3])));
+  // The first of the smallest errors, without branches, which nothing could predict.
+  uint64_t best = UINT64_MAX;
   for (int k = 0; k < kCandidates; k++) {
-    const float divisor = lowest + static_cast<float>(k) * (highest - lowest) / static_cast<float>(kCandidates - 1);
-    const float scale = rounded_to_half(-peak / divisor);
-    if (scale == 0.0f) continue;
-    const Fit f = fit(x, group, scale);
-    if (coding != 0.0f && f.error >= best.error) continue;
-    best = f;
-    coding = scale;
+    const uint64_t key = scales[k] == 0.0f ? UINT64_MAX : uint64_t{bits_of(errors[k])} << 8 | static_cast<uint64_t>(k);
+    best = key < best ? key : best;
   }
-  const float stretched = best.xq != 0.0f ? rounded_to_half(best.xx / best.xq) : 0.0f;
-  const float ratio = coding != 0.0f ? stretched / coding : 0.0f;
+  coding = best == UINT64_MAX ? 0.0f : scales[best & 0xff];
+  if (coding == 0.0f) return 0.0f;
+  const float stretched = orthogonal_scale<GROUP>(x, coding), ratio = stretched / coding;
   return ratio > 0.85f && ratio < 1.15f ? stretched : coding;
 }
 
+inline float search_scale(const float* x, int group, float peak, float& coding) {
+  return group == 32   ? search_scale<32>(x, peak, coding)
+         : group == 64 ? search_scale<64>(x, peak, coding)
+                       : search_scale<128>(x, peak, coding);
+}
+
+// The value of largest magnitude; of several, the first.
+inline float peak_of(const float* x, int group) {
+  uint64_t largest = 0;
+  for (int i = 0; i < group; i++) {
+    const uint64_t key = uint64_t{bits_of(x[i]) & 0x7fffffffu} << 8 | static_cast<uint64_t>(255 - i);
+    largest = key > largest ? key : largest;
+  }
+  return x[255 - (largest & 0xff)];
+}
+
 inline uint16_t pack_group(const float* x, int group, int bits, int8_t* codes) {
-  float peak = 0.0f;
-  for (int i = 0; i < group; i++) peak = __builtin_fabsf(x[i]) > __builtin_fabsf(peak) ? x[i] : peak;
+  const float peak = peak_of(x, group);
   float coding = rounded_to_half(__builtin_fabsf(peak) / 127.0f), scale = coding;
   if (bits == 4) scale = search_scale(x, group, peak, coding);
   const F16 lowest = set1(bits == 4 ? -8.0f : -127.0f), highest = set1(bits == 4 ? 7.0f : 127.0f);

@@ -101,6 +101,27 @@ inline float half_to_float(uint16_t h) {
   value *= 5.192296858534828e33f;
   return sign ? -value : value;
 }
+// Rounds to the nearest half, ties to even; beyond the largest half, infinity.
+inline uint16_t half_of(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const uint32_t sign = bits >> 16 & 0x8000u;
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
+  if (magnitude < 0x38800000u) {
+    // A subnormal half counts units of 2^-24, which adding 0.5 leaves in the lowest bits of the mantissa.
+    float shifted;
+    std::memcpy(&shifted, &magnitude, sizeof shifted);
+    shifted += 0.5f;
+    std::memcpy(&bits, &shifted, sizeof bits);
+    return static_cast<uint16_t>(sign | (bits - 0x3f000000u));
+  }
+  const uint32_t rounded = magnitude + 0xfffu + (magnitude >> 13 & 1u);
+  return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
+}
+inline void store_half(uint16_t* p, F16 a) {
+  for (int i = 0; i < 16; i++) p[i] = half_of(a.v[i]);
+}
 inline F16 load_half(const uint16_t* p) {
   return each([&](int i) { return half_to_float(p[i]); });
 }

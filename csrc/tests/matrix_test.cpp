@@ -226,6 +226,36 @@ void products_match_their_definition() {
   check_products(random, random_matrix(random, 33, 32, 4, 32), kFloatRows + 5, kFloatRows + 5);
 }
 
+void given_codes_are_kept() {
+  constexpr int kRows = 37, kColumns = 128, kGroup = 64, kGroups = kColumns / kGroup;
+  Random random{9};
+  for (const int bits : {4, 8}) {
+    std::vector<int8_t> codes(kRows * kColumns);
+    for (int8_t& code : codes) code = static_cast<int8_t>(bits == 4 ? random.below(16) - 8 : random.below(255) - 127);
+    std::vector<uint16_t> scales(kRows * kGroups, 0xb800);  // -0.5
+    std::vector<int32_t> order = {36, -1, 0, 5};
+    Matrix m = {{nullptr, static_cast<int>(order.size()), kColumns + kGroup, bits, kGroup}};
+    const CodeRows rows{codes.data(), scales.data(), kColumns};
+    ThreadPool pool(2);
+    CHECK(pack_codes(pool, rows, order.data(), m.packed, m.bytes.data()) == -1);
+    m.packed.data = m.bytes.data();
+    unpack_matrix(m.packed, m.weights.data());
+    std::vector<float> source(codes.begin(), codes.end());
+    for (float& value : source) value *= -0.5f;
+    for (int i = 0; i < m.packed.outputs * m.packed.inputs; i++) {
+      const int row = order[i / m.packed.inputs], column = i % m.packed.inputs;
+      CHECK(m.weights[i] == (row < 0 || column >= kColumns ? 0.0f : source[row * kColumns + column]));
+    }
+    const WeightRows values{source.data(), WeightType::float32, kColumns, kColumns};
+    const PackingError error = packing_error(pool, values, order.data(), m.packed);
+    CHECK(error.squared_error == 0.0 && error.squared > 0.0);
+    scales[5 * kGroups + 1] = 0x7c00;
+    CHECK(pack_codes(pool, rows, order.data(), m.packed, m.bytes.data()) == 5);
+    codes[3] = -128;
+    CHECK(pack_codes(pool, rows, order.data(), m.packed, m.bytes.data()) == 0);
+  }
+}
+
 void packing_comes_back_close() {
   Random random{6};
   for (const int bits : {4, 8})

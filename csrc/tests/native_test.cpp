@@ -25,6 +25,7 @@
   TEST(linear_attention_matches_its_definition)     \
   TEST(checksums_are_those_of_xxh3)                 \
   TEST(packing_comes_back_close)                    \
+  TEST(given_codes_are_kept)                        \
   TEST(experts_do_not_depend_on_threads_or_company) \
   TEST(routing_breaks_ties_by_id)
 

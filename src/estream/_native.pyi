@@ -31,6 +31,19 @@ def seal_rows(rows: NDArray[numpy.uint8], records: NDArray[numpy.uint8]) -> None
 def open_records(data: NDArray[numpy.uint8], offsets: NDArray[numpy.int64], rows: NDArray[numpy.uint8]) -> int: ...
 def checksum(data: NDArray[numpy.uint8]) -> int: ...
 
+class CodeChooser:
+    def __init__(self, threads: int) -> None: ...
+    def choose(
+        self,
+        weights: NDArray[numpy.float32],
+        moments: NDArray[numpy.float32],
+        feedback: NDArray[numpy.float32],
+        order: NDArray[numpy.int32],
+        group: int,
+        codes: NDArray[numpy.int8],
+        scales: NDArray[numpy.uint16],
+    ) -> None: ...
+
 class Matrix:
     def __init__(self, outputs: int, inputs: int, bits: int, group: int) -> None: ...
     @property
@@ -55,6 +68,23 @@ class Packer:
         order: NDArray[numpy.int32],
         to: NDArray[numpy.uint8],
     ) -> int: ...
+    def pack_codes(
+        self,
+        matrix: Matrix,
+        codes: NDArray[numpy.int8],
+        scales: NDArray[numpy.uint16],
+        order: NDArray[numpy.int32],
+        to: NDArray[numpy.uint8],
+    ) -> int: ...
+    def error(
+        self,
+        matrix: Matrix,
+        source: NDArray[numpy.uint8],
+        dtype: str,
+        columns: int,
+        order: NDArray[numpy.int32],
+        packed: NDArray[numpy.uint8],
+    ) -> tuple[float, float]: ...
 
 def unpack(matrix: Matrix, packed: NDArray[numpy.uint8], out: NDArray[numpy.float32]) -> None: ...
 

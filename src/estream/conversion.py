@@ -1,30 +1,35 @@
-"""From a checkpoint to a package, tensor by tensor, in bounded memory."""
+"""From a checkpoint to a package, page by page, in bounded memory."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from estream import _native
-from estream.checkpoint.hub import resolve
-from estream.checkpoint.huggingface import HfCheckpoint
+from estream.checkpoint.opening import open_checkpoint
+from estream.checkpoint.source import CheckpointSource
 from estream.errors import CheckpointError, OptionError
-from estream.float_parts import float_part, interleave
 from estream.models import family_of
-from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
-from estream.package.layout import PageSpec, Quantization, build_tape
+from estream.models.config import ModelConfig, ModelTensors, TensorRef
+from estream.package.layout import Quantization, build_tape
+from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import Package, open_package
-from estream.package.parts import GROUPS, FloatPart, MatrixPart
+from estream.package.parts import GROUPS
 from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
+from estream.pipeline import Limits, ReadAhead, WriteBehind
+from estream.quantization.calibration import Calibration, read_embeddings
+from estream.quantization.packing import PagePacker
+from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
+from estream.quantization.text import calibration_windows
+from estream.quantization.weights import PageWeights
+from estream.units import MiB
 
 DEFAULT_BITS = 4
 #: Chosen by measured quality: docs/experiments.md.
 DEFAULT_GROUP = 64
 DENSE_BITS = 8
-
-_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+#: Three reads in flight keep a disk busy; what is ahead of packing is bounded.
+READING = Limits(workers=3, bytes=64 * MiB)
 
 #: Called with bytes written so far and in all.
 Progress = Callable[[int, int], None]
@@ -32,29 +37,36 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """``bits`` of the experts (attention and head have 8), ``group`` inputs that share a scale, ``force`` to replace."""
+    """``bits`` of the experts (all else has 8), ``group`` inputs that share a scale, ``force`` to replace, ``calibrate`` a text
+    (or an ``.npy`` file of token ids) for whose activations the experts' codes are chosen.
+
+    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP.
+    """
 
     bits: int = DEFAULT_BITS
-    group: int = DEFAULT_GROUP
+    group: int | None = None
     device: str = "cpu"
     force: bool = False
+    calibrate: str | Path | None = None
 
     def check(self) -> None:
         """Raises OptionError."""
         if self.bits not in (4, 8):
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
-        if self.group not in GROUPS:
+        if self.group is not None and self.group not in GROUPS:
             raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
         if self.device != "cpu":
             raise OptionError(f"--device must be cpu, not '{self.device}'")
+        if self.calibrate is not None and self.bits != 4:
+            raise OptionError("--calibrate chooses 4-bit codes; 8 bits need no calibration, leave it out")
 
 
 def convert(
     source: str | Path, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
 ) -> Package:
-    """Convert a Hugging Face folder or hub id to a package.
+    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of one that is split), to a package.
 
-    Memory stays bounded for a model of any size: one matrix of the checkpoint and one page are held at a time.
+    Memory stays bounded for a model of any size: a few pages are read ahead of packing and written behind it.
 
     Raises:
         CheckpointError: the checkpoint is unknown, incomplete or damaged, or holds a tensor that would go unread.
@@ -64,23 +76,38 @@ def convert(
     """
     options = options or ConvertOptions()
     options.check()
-    checkpoint = HfCheckpoint(resolve(str(source)))
+    checkpoint = open_checkpoint(str(source))
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(_all_refs(tensors)), tensors.ignored)
     destination = Path(destination)
+    group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
         device=options.device,
         config=config,
-        quantization=Quantization.choose(config, options.bits, DENSE_BITS, options.group),
+        quantization=Quantization.choose(config, options.bits, DENSE_BITS, group),
         embedding_dtype=checkpoint.dtype(tensors.embedding),
         synthetic=False,
         source=checkpoint.fingerprint(),
     )
+    calibration = None
+    if options.calibrate is not None:
+        calibration = _calibration(Path(options.calibrate), checkpoint, tensors, spec)
     with write_package(destination, spec, options.force) as writer:
-        _Conversion(checkpoint, config, tensors, writer, progress).run()
+        _Conversion(checkpoint, tensors, writer, progress, calibration).run()
     return open_package(destination, options.device)
+
+
+def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, spec: PackageSpec) -> Calibration:
+    moe = spec.config.moe
+    if moe.expert_bias or moe.gate_limit > 0.0:
+        raise OptionError(f"--calibrate: {spec.config.family} has experts with biases or clamped gates; leave it out")
+    if experts_keep_codes(checkpoint, tensors, spec.quantization):
+        raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
+    windows = calibration_windows(text, checkpoint.path, spec.config)
+    embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
+    return Calibration(spec.config, spec.quantization, windows, embeddings, text.name)
 
 
 def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
@@ -98,31 +125,40 @@ def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
 class _Conversion:
     def __init__(
         self,
-        checkpoint: HfCheckpoint,
-        config: ModelConfig,
+        checkpoint: CheckpointSource,
         tensors: ModelTensors,
         writer: PackageWriter,
         progress: Progress | None,
+        calibration: Calibration | None,
     ) -> None:
         self._checkpoint = checkpoint
-        self._config = config
+        self._config: ModelConfig = writer.spec.config
         self._tensors = tensors
         self._writer = writer
         self._progress = progress
-        self._packer = _native.Packer(len(os.sched_getaffinity(0)))
+        self._weights = PageWeights(checkpoint, self._config, tensors)
+        self._packer = PagePacker(checkpoint, calibration)
         self._done = 0
 
     def run(self) -> None:
         self._embedding()
-        norm, bias = self._tensors.final_norm, self._tensors.final_norm_bias
-        read = self._checkpoint.read_float32
-        self._writer.add_final_norm(read(norm), None if bias is None else read(bias))
-        for spec in build_tape(self._config, self._writer.spec.quantization):
-            self._writer.add_page(spec, self._page(spec))
-            self._advance(spec.bytes)
-        for name in _EXTRAS:
-            if (self._checkpoint.path / name).exists():
-                self._writer.copy(self._checkpoint.path / name)
+        self._writer.add_final_norm(*self._weights.final_norm())
+        quantization = self._writer.spec.quantization
+        tape = build_tape(self._config, quantization)
+        with (
+            ReadAhead(tape, self._weights.read, self._weights.read_bytes, READING) as pages,
+            WriteBehind(self._writer.add_page) as out,
+        ):
+            for spec, rows in pages:
+                out.put(spec, self._packer.page(spec, rows))
+                self._advance(spec.bytes)
+                # Large: not kept while the next are being read.
+                del rows
+        self._writer.report = self._packer.report(self._config.layers)
+        for name, content in self._checkpoint.extras():
+            self._writer.add_file(name, content)
+        notes = [*matrix_notes(self._checkpoint, self._tensors, quantization), *self._checkpoint.notes]
+        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _advance(self, size: int) -> None:
         self._done += size
@@ -130,59 +166,32 @@ class _Conversion:
             self._progress(self._done, self._writer.spec.bytes)
 
     def _embedding(self) -> None:
-        ref, step = self._tensors.embedding, embedding_rows_per_write(self._writer.spec)
-        for first in range(0, self._config.vocabulary, step):
-            rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
-            self._writer.add_embedding_rows(rows)
-            self._advance(rows.nbytes)
+        step = embedding_rows_per_write(self._writer.spec)
+        size = step * self._config.hidden * EMBEDDING_ITEM_BYTES[self._writer.spec.embedding_dtype]
+        blocks = range(0, self._config.vocabulary, step)
+        with (
+            ReadAhead(blocks, lambda first: self._embedding_rows(first, step), lambda _: size, READING) as read,
+            WriteBehind(self._write_embedding) as out,
+        ):
+            for first, rows in read:
+                out.put(first, rows)
+                self._advance(rows.nbytes)
 
-    def _page(self, spec: PageSpec) -> np.ndarray:
-        data = np.zeros(spec.bytes, np.uint8)
-        for part in spec.layout.parts:
-            into = data[part.offset : part.offset + part.bytes]
-            if isinstance(part, FloatPart):
-                into.view(np.float32).reshape(part.shape)[...] = float_part(self._checkpoint, self._tensors, spec, part)
-            else:
-                self._matrix(spec, part, into)
-        return data
+    def _write_embedding(self, _: int, rows: np.ndarray) -> None:
+        self._writer.add_embedding_rows(rows)
 
-    def _matrix(self, spec: PageSpec, part: MatrixPart, into: np.ndarray) -> None:
-        read = self._checkpoint.read_rows
-        order = np.arange(part.outputs, dtype=np.int32)
-        if spec.kind == "head":
-            ref = self._tensors.head
-            rows = read(ref, spec.first, spec.count)
-        elif spec.kind == "attention":
-            ref = self._tensors.layers[spec.layer].parts[part.name]
-            rows = read(ref)
-            order = order if ref.order is None else np.asarray(ref.order, np.int32)
-        else:
-            mlp = self._mlp(spec)
-            if part.name == "down":
-                ref = mlp.down
-                rows = np.ascontiguousarray(read(ref)[:, spec.first : spec.first + spec.count])
-            else:
-                ref = mlp.gate
-                self._same_dtype(mlp.gate, mlp.up)
-                halves = [read(half, spec.first, spec.count) for half in (mlp.gate, mlp.up)]
-                rows = np.concatenate(halves)
-                order = interleave(spec.count, part.outputs)
-        matrix = _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
-        source = rows.reshape(-1).view(np.uint8)
-        bad = self._packer.pack(matrix, source, self._checkpoint.dtype(ref), part.source_inputs, order, into)
-        if bad >= 0:
-            raise CheckpointError(
-                f"{self._checkpoint.tensors[ref.name].file.name}: tensor '{ref.name}' ({spec}) holds a value in row {bad} that "
-                "is not finite or too large to quantise"
-            )
+    def _embedding_rows(self, first: int, step: int) -> np.ndarray:
+        ref = self._tensors.embedding
+        rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
+        if not all_finite(rows, self._checkpoint.dtype(ref)):
+            file = self._checkpoint.tensors[ref.name].file.name
+            raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
+        return rows
 
-    def _mlp(self, spec: PageSpec) -> MlpTensors:
-        layer = self._tensors.layers[spec.layer]
-        if spec.kind == "expert":
-            return layer.experts[spec.expert]
-        assert layer.shared is not None
-        return layer.shared
 
-    def _same_dtype(self, first: TensorRef, second: TensorRef) -> None:
-        if self._checkpoint.dtype(first) != self._checkpoint.dtype(second):
-            raise CheckpointError(f"tensors '{first.name}' and '{second.name}' must have one dtype")
+def all_finite(rows: np.ndarray, dtype: str) -> bool:
+    """Whether float32 values, or float16 or bfloat16 bits, are all finite."""
+    if dtype == "float32":
+        return bool(np.isfinite(rows).all())
+    exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
+    return not ((rows & exponent) == exponent).any()

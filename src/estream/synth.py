@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from estream.conversion import DENSE_BITS, ConvertOptions, Progress
+from estream.conversion import DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
@@ -35,7 +35,7 @@ def synthesize(
         raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
     values = SHAPES[family]
     config = family_of(values).read_config(values)
-    quantization = Quantization.choose(config, options.bits, DENSE_BITS, options.group)
+    quantization = Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
     spec = PackageSpec(options.device, config, quantization, "bfloat16", True, {"kind": "synthetic", "name": family})
     random = _RandomPages()
     done = 0

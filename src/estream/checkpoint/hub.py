@@ -5,7 +5,15 @@ from pathlib import Path
 
 from estream.errors import CheckpointError
 
-_FILES = ["*.safetensors", "*.safetensors.index.json", "config.json", "tokenizer.json", "tokenizer_config.json", "*.jinja"]
+_FILES = [
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "*.jinja",
+]
 
 
 def resolve(source: str) -> Path:
@@ -19,7 +27,7 @@ def resolve(source: str) -> Path:
     if path.exists():
         if path.is_dir():
             return path
-        raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, this is a file")
+        raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, or a .gguf file")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
     from huggingface_hub import snapshot_download

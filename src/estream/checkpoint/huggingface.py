@@ -1,53 +1,49 @@
 """A Hugging Face checkpoint folder: ``config.json`` and safetensors in one file or in shards, with or without index."""
 
-import json
 import math
-import os
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
+from estream.checkpoint.decoders import widen
 from estream.checkpoint.fingerprint import take_fingerprint
+from estream.checkpoint.int4 import Int4Tensor, TensorCodes
+from estream.checkpoint.quantized import present
+from estream.checkpoint.shards import StoredTensor, read_json, read_shards
+from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 
-INDEX = "model.safetensors.index.json"
-#: Names of safetensors dtypes that weights may have, and of the numpy type that carries their bits.
-DTYPES = {"F32": ("float32", np.float32), "F16": ("float16", np.uint16), "BF16": ("bfloat16", np.uint16)}
+__all__ = ["DTYPES", "HfCheckpoint", "widen"]
 
+_EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
-@dataclass(frozen=True)
-class StoredTensor:
-    """Where a tensor's bytes lie."""
-
-    file: Path
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-    bytes: int
+#: Names of safetensors dtypes that weights may have once decoded, and what estream calls them.
+DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class HfCheckpoint:
-    """Reads tensors by rows with positioned reads, so that memory never holds more than what was asked for."""
+    """Reads tensors by rows with positioned reads, so that memory never holds more than what was asked for.
+
+    ``tensors`` presents compressed ones as the float32 matrices that they stand for; ``compression`` says how they are
+    stored, None where they are not compressed.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config = _read_json(path / "config.json")
-        self.files = _weight_files(path)
-        self.tensors: dict[str, StoredTensor] = {}
-        for file in self.files:
-            for name, tensor in _read_header(file).items():
-                if name in self.tensors:
-                    raise CheckpointError(f"{file.name}: tensor '{name}' is also in {self.tensors[name].file.name}")
-                self.tensors[name] = tensor
-        _check_index(path, self.tensors)
+        self.notes: list[str] = []
+        self.config = read_json(path / "config.json")
+        self.files, stored = read_shards(path)
+        presented = present(self.config, stored)
+        self.tensors = presented.tensors
+        self.compression = presented.compression
 
     def fingerprint(self) -> dict[str, Any]:
         """What identifies this source later."""
-        return take_fingerprint("huggingface", self.path, [self.path / "config.json", *self.files])
+        source = take_fingerprint("huggingface", self.path, [self.path / "config.json", *self.files])
+        return source if self.compression is None else source | {"compression": self.compression}
 
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
         """Refuse a checkpoint that does not hold exactly these tensors, in a shape and type that can be read.
@@ -56,28 +52,29 @@ class HfCheckpoint:
             CheckpointError: names the first tensor that is missing, left over, misshapen or of an unknown type.
 
         """
-        wanted = {ref.name: ref for ref in refs}
-        for name, ref in wanted.items():
-            tensor = self.tensors.get(name)
-            if tensor is None:
-                raise CheckpointError(f"{self.path}: tensor '{name}' is missing; is a shard absent, or another model's?")
-            if tensor.shape != ref.shape:
-                raise CheckpointError(f"{tensor.file.name}: tensor '{name}' is {tensor.shape}, expected {ref.shape}")
-            if tensor.dtype not in DTYPES:
+        for ref in refs:
+            tensor = self.tensors.get(ref.name)
+            if tensor is not None and tensor.dtype not in DTYPES:
                 raise CheckpointError(
-                    f"{tensor.file.name}: tensor '{name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
+                    f"{tensor.file.name}: tensor '{ref.name}' is {tensor.dtype}; supported are {', '.join(DTYPES)}"
                 )
-        left = sorted(set(self.tensors) - set(wanted) - ignored)
-        if left:
-            more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-            raise CheckpointError(
-                f"{self.tensors[left[0]].file.name}: tensor '{left[0]}'{more} is not part of this architecture as estream "
-                "knows it; converting without it would answer wrongly"
-            )
+        check_tensors(self.path, self.tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
         """One of "float32", "float16" and "bfloat16"."""
-        return DTYPES[self.tensors[ref.name].dtype][0]
+        return DTYPES[self.tensors[ref.name].dtype]
+
+    def stored_as(self, ref: TensorRef) -> str:
+        """The type's name in safetensors, or the method by which the tensor is compressed."""
+        tensor = self.tensors[ref.name]
+        plain = self.compression is None or isinstance(tensor, StoredTensor)
+        return tensor.dtype if plain else str(self.compression)
+
+    def extras(self) -> Iterator[tuple[str, bytes]]:
+        """Tokenizer files and chat template, as they are."""
+        for name in _EXTRAS:
+            if (self.path / name).exists():
+                yield name, (self.path / name).read_bytes()
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.
@@ -86,25 +83,39 @@ class HfCheckpoint:
         holds what is read: those rows alone, or one whole matrix where it is stored transposed or with others between.
         """
         tensor = self.tensors[ref.name]
+        start, rows = self._whole(ref)
         vector = len(tensor.shape) == (1 if ref.expert is None else 2)
-        columns = tensor.shape[-1]
-        rows = 1 if vector else math.prod(tensor.shape[:-1]) if ref.expert is None else tensor.shape[-2]
-        matrix_start = 0 if ref.expert is None else ref.expert * rows
-        if vector or ref.transposed or ref.step > 1:
-            whole = self._read(tensor, matrix_start, rows, columns)
+        if vector or _scattered(ref):
+            whole = tensor.read_rows(start, rows)
             whole = whole.T if ref.transposed else whole
             if vector:
                 return np.ascontiguousarray(_part(whole.T, ref, 0, None).T)
             return np.ascontiguousarray(_part(whole, ref, first, count))
         available = ref.all_rows or rows
-        count = available - first if count is None else count
-        return self._read(tensor, matrix_start + ref.first_row + first, count, columns)
+        return tensor.read_rows(start + ref.first_row + first, available - first if count is None else count)
 
-    def _read(self, tensor: StoredTensor, first: int, count: int, columns: int) -> np.ndarray:
-        """Rows [first, first + count), where a tensor is taken for a matrix with so many columns."""
-        data = np.empty((count, columns), np.dtype(DTYPES[tensor.dtype][1]))
-        _read_fully(tensor.file, tensor.offset + first * columns * data.itemsize, data)
-        return data
+    def codes(self, ref: TensorRef) -> tuple[int, int] | None:
+        """Bits of a tensor's codes and inputs that share a scale; None where its values are not codes times fp16 scales."""
+        tensor = self.tensors[ref.name]
+        return (4, tensor.group) if isinstance(tensor, Int4Tensor) and not _scattered(ref) else None
+
+    def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> TensorCodes | None:
+        """The codes of rows [first, first + count), for a tensor that has them; None where some lie beyond -8..7."""
+        tensor = self.tensors[ref.name]
+        if not isinstance(tensor, Int4Tensor) or _scattered(ref):
+            return None
+        start, rows = self._whole(ref)
+        available = ref.all_rows or rows
+        return tensor.read_codes(start + ref.first_row + first, available - first if count is None else count)
+
+    def _whole(self, ref: TensorRef) -> tuple[int, int]:
+        """First row and rows of the matrix that ``ref`` is part of, leading dimensions of its tensor counted as rows."""
+        shape = self.tensors[ref.name].shape
+        if len(shape) == (1 if ref.expert is None else 2):
+            rows = 1
+        else:
+            rows = math.prod(shape[:-1]) if ref.expert is None else shape[-2]
+        return (0 if ref.expert is None else ref.expert * rows), rows
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
         """A small matrix or vector, widened to float32; refuses values that are not finite."""
@@ -115,89 +126,12 @@ class HfCheckpoint:
         return values + np.float32(ref.added) if ref.added else values
 
 
+def _scattered(ref: TensorRef) -> bool:
+    """Whether the rows that ``ref`` names do not lie one behind the other."""
+    return ref.transposed or ref.step > 1
+
+
 def _part(rows: np.ndarray, ref: TensorRef, first: int, count: int | None) -> np.ndarray:
     """Rows [first, first + count) of those that ``ref`` names."""
     named = rows[ref.first_row :: ref.step][: ref.all_rows or None]
     return named[first : None if count is None else first + count]
-
-
-def widen(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values from float32, float16 bits or bfloat16 bits."""
-    if dtype == "bfloat16":
-        return (bits.astype(np.uint32) << 16).view(np.float32)
-    return bits.view(np.float16).astype(np.float32) if dtype == "float16" else bits.view(np.float32)
-
-
-def _read_fully(file: Path, offset: int, into: np.ndarray) -> None:
-    view = into.reshape(-1).view(np.uint8).data
-    try:
-        with open(file, "rb", buffering=0) as handle:
-            done = 0
-            while done < len(view):
-                n = os.preadv(handle.fileno(), [view[done:]], offset + done)
-                if n == 0:
-                    raise CheckpointError(f"{file}: ends at byte {offset + done}, inside a tensor; the file is truncated")
-                done += n
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing, so this is not a Hugging Face checkpoint folder") from error
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected a JSON object")
-    return data
-
-
-def _weight_files(path: Path) -> list[Path]:
-    index = path / INDEX
-    if index.exists():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
-        for name in names:
-            if not (path / name).is_file():
-                raise CheckpointError(f"{path / name}: this shard is missing, though {INDEX} lists it")
-        files = [path / name for name in names]
-    else:
-        files = sorted(path.glob("*.safetensors"))
-    if not files:
-        raise CheckpointError(f"{path}: no .safetensors file; other weight formats are not read")
-    return files
-
-
-def _check_index(path: Path, tensors: dict[str, StoredTensor]) -> None:
-    if not (path / INDEX).exists():
-        return
-    for name, file in _read_json(path / INDEX)["weight_map"].items():
-        if name not in tensors or tensors[name].file.name != file:
-            raise CheckpointError(f"{path / file}: tensor '{name}' is missing, though {INDEX} says that it is here")
-
-
-def _read_header(file: Path) -> dict[str, StoredTensor]:
-    """Safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
-    try:
-        with open(file, "rb") as handle:
-            # Opened first: safetensors calls every file that it cannot open absent.
-            with safe_open(file, "numpy"):
-                pass
-            length = int.from_bytes(handle.read(8), "little")
-            header = json.loads(handle.read(length))
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
-    except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
-    return {
-        name: StoredTensor(
-            file,
-            entry["dtype"],
-            tuple(entry["shape"]),
-            8 + length + entry["data_offsets"][0],
-            entry["data_offsets"][1] - entry["data_offsets"][0],
-        )
-        for name, entry in header.items()
-        if name != "__metadata__"
-    }

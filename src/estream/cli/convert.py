@@ -9,39 +9,60 @@ import typer
 from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
+from estream.cli.quantization import print_layers, summary
 from estream.package.package import Package
+from estream.quantization.summary import describe_conversion
 from estream.units import format_bytes
 
 Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights: 4 or 8. Attention and head have 8.")]
-Group = Annotated[int, typer.Option("--group", help="Weights that share a scale: 32, 64 or 128.")]
+Group = Annotated[
+    int | None,
+    typer.Option(
+        "--group",
+        help=f"Weights that share a scale: 32, 64 or 128. By default that of a source whose codes can be kept, "
+        f"else {conversion.DEFAULT_GROUP}.",
+        show_default=False,
+    ),
+]
 DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
+Calibrate = Annotated[
+    Path | None,
+    typer.Option("--calibrate", metavar="TEXT", help="Choose 4-bit codes for this text (or .npy file of token ids)."),
+]
+Report = Annotated[bool, typer.Option("--report", help="Print the error of each layer's weights and outputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to write, by custom NAME.estream.")]
 
 
 def convert_command(
-    source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder or a hub id (owner/name).")],
+    source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder, a hub id (owner/name) or a .gguf file.")],
     destination: Destination,
     bits: Bits = conversion.DEFAULT_BITS,
-    group: Group = conversion.DEFAULT_GROUP,
+    group: Group = None,
     device: DeviceName = "cpu",
+    calibrate: Calibrate = None,
+    report: Report = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Convert a checkpoint to a package, in bounded memory."""
-    options = conversion.ConvertOptions(bits, group, device, force)
+    options = conversion.ConvertOptions(bits, group, device, force, calibrate)
     begin = time.perf_counter()
     with progress("converting") as update:
         package = conversion.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
+    if not as_json and package.manifest.report:
+        say(f"{describe(package)['bits_per_weight']:.2f} bits a weight; {summary(package.manifest.report)}")
+        if report:
+            print_layers(package.manifest.report)
 
 
 def synth_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"A published shape: {', '.join(synth.SHAPES)}.")],
     destination: Destination,
     bits: Bits = conversion.DEFAULT_BITS,
-    group: Group = conversion.DEFAULT_GROUP,
+    group: Group = None,
     device: DeviceName = "cpu",
     force: Force = False,
     as_json: Json = False,
@@ -62,3 +83,9 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
         f"{package.path}: {package.manifest.config.family}, {len(package.manifest.tape)} pages, "
         f"{format_bytes(package.bytes)}, written in {seconds:.1f} s"
     )
+    if compression := package.manifest.source.get("compression"):
+        say(f"the checkpoint is compressed ({compression})")
+    stored = package.manifest.quantization
+    say(f"experts {stored.expert_bits} bits, all else {stored.dense_bits}, in groups of {stored.group}")
+    for line in describe_conversion(package.manifest.source.get("conversion", {})):
+        say(line)

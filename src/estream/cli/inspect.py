@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from estream.cli.output import print_json, print_pairs, progress, say
+from estream.cli.quantization import summary
 from estream.errors import PackageError
 from estream.package.package import Package, open_package
 from estream.package.parts import MatrixPart
@@ -40,6 +41,7 @@ def describe(package: Package) -> dict[str, Any]:
         "quantization": manifest.quantization.to_json(),
         "quantized_weights": weights,
         "bits_per_weight": 8 * code_bytes / weights,
+        "report": manifest.report.to_json() if manifest.report else None,
         "pages": {kind: {"count": pages[kind], "bytes": sizes[kind]} for kind in pages},
         "pages_bytes": manifest.pages_bytes,
         "embedding": {"dtype": manifest.embedding_dtype, "bytes": manifest.embedding_bytes},
@@ -50,7 +52,8 @@ def describe(package: Package) -> dict[str, Any]:
 
 def inspect_command(path: PackagePath, as_json: Json = False) -> None:
     """Say what is in a package; reads only its manifest."""
-    facts = describe(open_package(path))
+    package = open_package(path)
+    facts = describe(package)
     if as_json:
         print_json(facts)
         return
@@ -63,6 +66,7 @@ def inspect_command(path: PackagePath, as_json: Json = False) -> None:
         "weights": f"{facts['quantized_weights'] / 1e9:.3g} billion, {facts['bits_per_weight']:.2f} bits each on average",
         "quantization": f"experts {quantization['expert_bits']} bits, attention and head {quantization['dense_bits']} bits, "
         f"groups of {quantization['group']}",
+        "error": summary(package.manifest.report) if package.manifest.report else "not measured",
         "tokenizer": "yes" if facts["tokenizer"] else "no: prompts must be token ids",
         "pages": ", ".join(f"{v['count']} {k} ({format_bytes(v['bytes'])})" for k, v in facts["pages"].items()),
         "embedding": f"{facts['embedding']['dtype']}, {format_bytes(facts['embedding']['bytes'])}, read by row",

@@ -1,6 +1,5 @@
 """``estream run``: read one prompt, print the likeliest next tokens and what it cost."""
 
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
@@ -10,12 +9,13 @@ import typer
 from rich.table import Table
 
 from estream.cli.output import out, print_json, print_pairs
+from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
 from estream.engine.result import TopToken
 from estream.engine.stats import SweepStats
-from estream.errors import OptionError, PackageError, PromptError
+from estream.errors import PackageError
 from estream.package.package import open_package
 from estream.units import format_bytes, parse_bytes
 
@@ -28,6 +28,13 @@ def run_command(
         typer.Option(
             "--prompt-file", help="A file with the text to read, - for standard input; one newline at its end is not read."
         ),
+    ] = None,
+    chat: Annotated[
+        str | None, typer.Option("--chat", help="What a user says; the model's chat template makes the prompt of it.")
+    ] = None,
+    messages: Annotated[
+        Path | None,
+        typer.Option("--messages", help="A JSON file with a list of messages (role, content), - for standard input."),
     ] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Read this many random token ids instead.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random ids.")] = 0,
@@ -45,18 +52,15 @@ def run_command(
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
     options.check()
-    given = _one_prompt(prompt, prompt_file, tokens)
+    given = one_prompt(GivenPrompt(prompt, prompt_file, chat, messages, tokens))
     if trace and not trace.absolute().parent.is_dir():
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     with Model(open_package(path, device), options) as model:
-        if isinstance(given, int):
-            config = model.package.manifest.config
-            # One more than the context is refused as well as any number, and fits into memory.
-            given = _random_ids(min(given, config.context + 1), seed, config.vocabulary)
+        read = _for_model(given, model, seed)
         for _ in range(repeat - 1):
-            model.prefill(given)
+            model.prefill(read)
         with model.record() if trace else nullcontext() as timeline:
-            result = model.prefill(given)
+            result = model.prefill(read)
         best = model.top(result, top)
     if as_json:
         facts = result.stats.to_json()
@@ -68,26 +72,14 @@ def run_command(
         timeline.save(trace, result.stats.to_json())
 
 
-def _one_prompt(prompt: str | None, prompt_file: Path | None, tokens: int | None) -> Prompt | int:
-    given = [value for value in (prompt, prompt_file, tokens) if value is not None]
-    if len(given) != 1:
-        raise OptionError("give one of --prompt, --prompt-file and --tokens")
-    if tokens is not None and tokens < 1:
-        raise OptionError(f"--tokens must be at least 1, not {tokens}")
-    if prompt_file is not None:
-        return _read_prompt(prompt_file)
-    return given[0]  # type: ignore[return-value]
-
-
-def _read_prompt(path: Path) -> str:
-    """The text of a file, or of standard input for "-", without the newline that editors put at the end."""
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except OSError as error:
-        raise PromptError(f"{path}: cannot be read ({error.strerror})") from error
-    return text.removesuffix("\n")
+def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prompt:
+    if isinstance(given, Conversation):
+        return model.render(given.messages, **given.variables)
+    if isinstance(given, int):
+        config = model.package.manifest.config
+        # One more than the context is refused as well as any number, and fits into memory.
+        return _random_ids(min(given, config.context + 1), seed, config.vocabulary)
+    return given
 
 
 def _random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:

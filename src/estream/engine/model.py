@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from estream.devices.cpu import CpuDevice
 from estream.engine import machine
 from estream.engine.activations import ActivationPlan, Activations, plan_activations
 from estream.engine.batch import Batch
+from estream.engine.chat import Message, RenderedChat
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.memory import Floor, SweepLayout, early_head_bytes, reserve_bytes, usual_tokens
 from estream.engine.options import LoadOptions
@@ -200,6 +201,17 @@ class Model:
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
         return self._tokenizer.encode(text)
+
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
+        """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
+
+        :meth:`prefill` takes it, and adds no second beginning-of-sequence token to it.
+        """
+        return self._tokenizer.chat.render(messages, add_generation_prompt, **variables)
+
+    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
+        """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
+        return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -17,6 +17,9 @@ from estream.models.config import (
 from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import read_rope
 
+#: How families spell the number of routed experts; a config may use any of them.
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
 
 @dataclass(frozen=True)
 class MoeNames:
@@ -58,8 +61,7 @@ def read_attention(hf: HfConfig, hidden: int, qk_norm: QkNorm = "none") -> Atten
 
 def read_moe(hf: HfConfig, width: str, normalise: bool) -> MoeConfig:
     """Softmax routing; ``width`` is the key of the experts' intermediate size."""
-    experts = hf.integer("num_experts", "num_local_experts", "n_routed_experts")
-    top_k = hf.integer("num_experts_per_tok")
+    experts, top_k = hf.integer(*EXPERT_COUNTS), hf.integer("num_experts_per_tok")
     if top_k > experts:
         raise CheckpointError(f"config.json: num_experts_per_tok {top_k} exceeds num_experts {experts}")
     return MoeConfig(experts, top_k, hf.integer(width), normalise)

@@ -13,14 +13,15 @@ class HfConfig:
         self.values = values
 
     def integer(self, *keys: str, default: int | None = None) -> int:
-        """The first of the spellings that is present."""
-        for key in keys:
-            value = self.values.get(key)
-            if value is None:
-                continue
+        """The value under any of these spellings, which must agree where several are present."""
+        found = {key: self.values[key] for key in keys if self.values.get(key) is not None}
+        for key, value in found.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise CheckpointError(f"config.json: '{key}' must be a positive whole number, found {value!r}")
-            return value
+        if len(set(found.values())) > 1:
+            raise CheckpointError(f"config.json: {' and '.join(f'{key!r} is {value}' for key, value in found.items())}")
+        if found:
+            return int(next(iter(found.values())))
         if default is None:
             raise CheckpointError(f"config.json: '{keys[0]}' is missing")
         return default

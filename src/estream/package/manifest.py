@@ -13,6 +13,7 @@ from estream.errors import PackageError
 from estream.models.config import ModelConfig
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
 from estream.package.parts import GROUPS
+from estream.quantization.report import QuantizationReport
 
 FORMAT = "estream"
 VERSION = 2
@@ -59,6 +60,7 @@ class Manifest:
     synthetic: bool
     source: dict[str, Any]
     created_by: str
+    report: QuantizationReport | None = None
 
     @property
     def pages_bytes(self) -> int:
@@ -89,6 +91,7 @@ class Manifest:
                 "model": self.config.to_json(),
                 "quantization": self.quantization.to_json(),
                 "embedding": {"dtype": self.embedding_dtype},
+                "report": self.report.to_json() if self.report else None,
                 "files": {name: f"{checksum:016x}" for name, checksum in self.files.items()},
                 "tape": [
                     {
@@ -169,6 +172,7 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
         synthetic=bool(data["synthetic"]),
         source=dict(data["source"]),
         created_by=str(data["created_by"]),
+        report=QuantizationReport.from_json(data["report"]) if data.get("report") else None,
     )
 
 

@@ -31,6 +31,7 @@ from estream.package.manifest import (
     Page,
     checksum_of,
 )
+from estream.quantization.report import QuantizationReport
 from estream.units import format_bytes, round_up
 
 _PARTIAL, _ASIDE = ".partial-", ".old"
@@ -65,6 +66,7 @@ class PackageWriter:
     _pages: list[Page] = field(default_factory=list)
     _files: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
+    report: QuantizationReport | None = None
 
     def add_embedding_rows(self, rows: np.ndarray) -> None:
         """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
@@ -86,13 +88,10 @@ class PackageWriter:
     def add_final_norm(self, weight: np.ndarray, bias: np.ndarray | None = None) -> None:
         """The last norm, float32 [hidden]; the bias where the model has layer norms."""
         tensors = {"final_norm": weight} if bias is None else {"final_norm": weight, "final_norm_bias": bias}
-        self._add_file(RESIDENT, save({name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}))
+        self.add_file(RESIDENT, save({name: np.ascontiguousarray(values, np.float32) for name, values in tensors.items()}))
 
-    def copy(self, file: Path) -> None:
-        """Take a small file of the checkpoint along as it is."""
-        self._add_file(file.name, file.read_bytes())
-
-    def _add_file(self, name: str, data: bytes) -> None:
+    def add_file(self, name: str, data: bytes) -> None:
+        """Take a small file along as it is."""
         (self.folder / name).write_bytes(data)
         self._files[name] = checksum_of(data)
 
@@ -110,6 +109,7 @@ class PackageWriter:
             synthetic=self.spec.synthetic,
             source=self.spec.source,
             created_by=f"estream {estream.__version__}",
+            report=self.report,
         )
         with open(self.folder / MANIFEST, "w", encoding="utf-8") as handle:
             handle.write(manifest.to_json())

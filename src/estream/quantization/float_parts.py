@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from estream.checkpoint.huggingface import HfCheckpoint
+from estream.checkpoint.source import CheckpointSource
 from estream.models.config import MlpTensors, ModelTensors
 from estream.package.layout import PageSpec
 from estream.package.parts import LANES, FloatPart
@@ -16,7 +16,7 @@ def interleave(width: int, outputs: int) -> np.ndarray:
     return np.ascontiguousarray(np.concatenate([gate, up], 1).reshape(-1), np.int32)
 
 
-def float_part(checkpoint: HfCheckpoint, tensors: ModelTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
+def float_part(checkpoint: CheckpointSource, tensors: ModelTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
     """float32 of the part's shape, zeros where it is padded.
 
     Raises:
@@ -29,7 +29,7 @@ def float_part(checkpoint: HfCheckpoint, tensors: ModelTensors, spec: PageSpec, 
     return padded
 
 
-def _values(checkpoint: HfCheckpoint, tensors: ModelTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
+def _values(checkpoint: CheckpointSource, tensors: ModelTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
     read = checkpoint.read_float32
     if spec.kind == "head":
         assert tensors.head_bias is not None
@@ -45,7 +45,7 @@ def _values(checkpoint: HfCheckpoint, tensors: ModelTensors, spec: PageSpec, par
     return values.reshape(part.shape[::-1]).T if part.name == "conv" else values
 
 
-def _expert_bias(checkpoint: HfCheckpoint, expert: MlpTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
+def _expert_bias(checkpoint: CheckpointSource, expert: MlpTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
     read = checkpoint.read_float32
     assert expert.gate_bias is not None
     assert expert.up_bias is not None

@@ -1,0 +1,95 @@
+"""Typed access to a GGUF file's metadata; what nobody asked for is refused, since it may change what is computed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from estream.errors import CheckpointError
+
+#: Keys of an architecture that change nothing that is computed.
+_WITHOUT_EFFECT = frozenset({"vocab_size", "rope.scaling.finetuned"})
+
+
+class Keys:
+    """The keys below ``ARCHITECTURE.`` by their rest, such as "attention.head_count"."""
+
+    def __init__(self, path: Path, metadata: Mapping[str, Any]) -> None:
+        self.path = path
+        self._metadata = metadata
+        self._asked: set[str] = set()
+        architecture = metadata.get("general.architecture")
+        if not isinstance(architecture, str):
+            raise CheckpointError(f"{path}: 'general.architecture' is missing or not text, so the model is not known")
+        self.architecture = architecture
+
+    def refuse(self, key: str, what: str) -> NoReturn:
+        raise CheckpointError(f"{self.path}: '{self.architecture}.{key}' {what}")
+
+    def has(self, key: str) -> bool:
+        return f"{self.architecture}.{key}" in self._metadata
+
+    def _get(self, key: str) -> Any:
+        """The value, one number where an array holds the same for every layer; None where absent."""
+        self._asked.add(key)
+        value = self._metadata.get(f"{self.architecture}.{key}")
+        if isinstance(value, np.ndarray):
+            if len(value) == 0 or (value != value[0]).any():
+                self.refuse(key, "differs between layers, which is not supported")
+            value = value[0].item()
+        return value
+
+    def integer(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
+        """``most``: what the tensors have room for, for numbers that something is made for each of."""
+        value = self._get(key)
+        if value is None:
+            if default is None:
+                self.refuse(key, "is missing")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            self.refuse(key, f"must be a whole number of at least {least}, found {value!r}")
+        if most is not None and value > most:
+            self.refuse(key, f"is {value}, but the file's tensors have room for at most {most}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """The shortest decimal that is this number in float32, as it was before it was stored."""
+        value = self._get(key)
+        if value is None:
+            if default is None:
+                self.refuse(key, "is missing")
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
+            self.refuse(key, f"must be a number, found {value!r}")
+        return float(str(np.float32(value)))
+
+    def flag(self, key: str, default: bool) -> bool:
+        value = self._get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.refuse(key, f"must be true or false, found {value!r}")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        value = self._get(key)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            self.refuse(key, f"must be text, found {value!r}")
+        return value
+
+    def require(self, key: str, *supported: object) -> None:
+        """Refuse any value but these; absence is fine."""
+        value = self._get(key)
+        if value is not None and value not in supported:
+            self.refuse(key, f"is {value!r}, but only {' or '.join(map(repr, supported))} is supported")
+
+    def refuse_unread(self) -> None:
+        """Raises CheckpointError for a key of the architecture that the translation did not look at."""
+        prefix = f"{self.architecture}."
+        names = {key.removeprefix(prefix) for key in self._metadata if key.startswith(prefix)}
+        unread = sorted(names - self._asked - _WITHOUT_EFFECT)
+        if unread:
+            self.refuse(unread[0], "is not known for this architecture; converting without it could answer wrongly")

@@ -1,0 +1,194 @@
+"""The tokenizer in a GGUF file, built anew as ``tokenizer.json``: byte-level BPE ("gpt2") and SentencePiece BPE ("llama")."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+from estream.checkpoint.gguf.pretokenizers import word_rule
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
+_SPACE = "\u2581"
+
+
+class _UnfaithfulError(Exception):
+    """The tokenizer cannot be built so that it gives the same ids; says why."""
+
+
+@dataclass(frozen=True)
+class _Metadata:
+    """The keys below ``tokenizer.ggml.``, checked."""
+
+    values: Mapping[str, Any]
+    vocabulary: int
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.values.get(f"tokenizer.ggml.{key}", default)
+
+    @property
+    def tokens(self) -> list[str]:
+        tokens = self.get("tokens")
+        if not isinstance(tokens, list) or not tokens:
+            raise _UnfaithfulError("the file holds no tokens")
+        if len(tokens) > self.vocabulary:
+            raise _UnfaithfulError(f"the file holds {len(tokens)} tokens for {self.vocabulary} embedding rows")
+        if len(set(tokens)) != len(tokens):
+            raise _UnfaithfulError("two tokens have the same text")
+        return tokens
+
+    def numbers(self, key: str, count: int) -> np.ndarray:
+        values = self.get(key)
+        if not isinstance(values, np.ndarray) or len(values) != count:
+            raise _UnfaithfulError(f"'tokenizer.ggml.{key}' does not hold a number for each of the {count} tokens")
+        return values
+
+    def token(self, name: str, default: int | None = None) -> str | None:
+        """The text of a special token such as "bos"; None where there is none."""
+        number = self.get(f"{name}_token_id", default)
+        if number is None:
+            return None
+        if not isinstance(number, int) or not 0 <= number < len(self.tokens):
+            raise _UnfaithfulError(f"'tokenizer.ggml.{name}_token_id' is {number!r}, not one of the {len(self.tokens)} tokens")
+        return self.tokens[number]
+
+    def flag(self, key: str, default: bool) -> bool:
+        return bool(self.get(key, default))
+
+
+@dataclass(frozen=True)
+class _Built:
+    tokenizer: Tokenizer
+    bos: str | None
+    eos: str | None
+    unknown: str | None
+    add_bos: bool
+
+
+def tokenizer_files(metadata: Mapping[str, Any], vocabulary: int) -> tuple[dict[str, bytes], str | None]:
+    """Files for the package by name, and why there is no tokenizer among them where there is none: rather none than one
+    that gives other ids. The chat template is there in any case.
+    """
+    files: dict[str, bytes] = {}
+    template = metadata.get("tokenizer.chat_template")
+    if isinstance(template, str):
+        files["chat_template.jinja"] = template.encode()
+    try:
+        keys = _Metadata(metadata, vocabulary)
+        built = _build(keys)
+        add_eos = keys.flag("add_eos_token", False)
+        _add_special_tokens(built, keys, add_eos)
+        pad = keys.token("padding")
+    except _UnfaithfulError as reason:
+        return files, str(reason)
+    files["tokenizer.json"] = built.tokenizer.to_str().encode()
+    special = {"bos_token": built.bos, "eos_token": built.eos, "unk_token": built.unknown, "pad_token": pad}
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_bos_token": built.add_bos,
+        "add_eos_token": add_eos,
+        "clean_up_tokenization_spaces": False,
+    } | {name: text for name, text in special.items() if text is not None}
+    files["tokenizer_config.json"] = (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode()
+    return files, None
+
+
+def _build(keys: _Metadata) -> _Built:
+    kind = keys.get("model")
+    try:
+        if kind == "gpt2":
+            return _byte_level(keys)
+        if kind == "llama":
+            return _sentencepiece(keys)
+    except _UnfaithfulError:
+        raise
+    except Exception as error:  # tokenizers raises plain Exception
+        raise _UnfaithfulError(f"its parts do not fit together ({error})") from error
+    raise _UnfaithfulError("the file holds none" if kind is None else f"tokenizers of kind '{kind}' are not built")
+
+
+def _byte_level(keys: _Metadata) -> _Built:
+    name = keys.get("pre", "default")
+    rule = word_rule(name)
+    if rule is None:
+        raise _UnfaithfulError(f"how '{name}' cuts text into words is not known here")
+    tokens, merges = keys.tokens, keys.get("merges")
+    if not isinstance(merges, list):
+        raise _UnfaithfulError("the file holds no merges")
+    # A merged pair is written with one space between; a token itself never holds one in this alphabet.
+    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.whole_words))
+    if rule.normalizer is not None:
+        tokenizer.normalizer = rule.normalizer
+    tokenizer.pre_tokenizer = rule.cut
+    tokenizer.decoder = decoders.ByteLevel()
+    return _Built(
+        tokenizer,
+        bos=keys.token("bos"),
+        eos=keys.token("eos"),
+        unknown=keys.token("unknown"),
+        add_bos=keys.flag("add_bos_token", rule.add_bos),
+    )
+
+
+def _sentencepiece(keys: _Metadata) -> _Built:
+    if keys.flag("remove_extra_whitespaces", False):
+        raise _UnfaithfulError("it removes spaces, which is not built")
+    tokens = keys.tokens
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    scores, types = keys.numbers("scores", len(tokens)), keys.numbers("token_type", len(tokens))
+    unknown = keys.token("unknown", 0)
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=vocabulary,
+            merges=_merges(vocabulary, scores, types),
+            unk_token=unknown,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = keys.flag("add_space_prefix", True)
+    spaces = normalizers.Replace(" ", _SPACE)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefix else spaces
+    steps = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if prefix else steps)
+    return _Built(
+        tokenizer, bos=keys.token("bos", 1), eos=keys.token("eos", 2), unknown=unknown, add_bos=keys.flag("add_bos_token", True)
+    )
+
+
+def _merges(vocabulary: Mapping[str, int], scores: np.ndarray, types: np.ndarray) -> list[tuple[str, str]]:
+    """SentencePiece joins the two neighbours whose union has the best score. As merges in order: for each token, best
+    first, every way to cut it into two tokens.
+    """
+    normal = {token: number for token, number in vocabulary.items() if types[number] == _NORMAL}
+    ranked = sorted(normal.items(), key=lambda item: (-float(scores[item[1]]), item[1]))
+    merges: list[tuple[str, str]] = []
+    for token, _ in ranked:
+        cuts = ((token[:i], token[i:]) for i in range(1, len(token)))
+        pairs = [pair for pair in cuts if pair[0] in normal and pair[1] in normal]
+        merges += sorted(pairs, key=lambda pair: (normal[pair[0]], normal[pair[1]]))
+    return merges
+
+
+def _add_special_tokens(built: _Built, keys: _Metadata, add_eos: bool) -> None:
+    """Tokens that are found in the text before all else, and those that are put around it."""
+    tokens = keys.tokens
+    types = list(zip(tokens, keys.numbers("token_type", len(tokens)), strict=True))
+    special = [AddedToken(t, normalized=False, special=True) for t, kind in types if kind in (_CONTROL, _UNKNOWN)]
+    built.tokenizer.add_special_tokens(special)
+    built.tokenizer.add_tokens([AddedToken(t, normalized=False) for t, kind in types if kind == _USER_DEFINED])
+    before, after = built.bos if built.add_bos else None, built.eos if add_eos else None
+    if (built.add_bos and before is None) or (add_eos and after is None):
+        raise _UnfaithfulError("it adds a token at the beginning or end, but does not say which")
+    around = [token for token in (before, after) if token is not None]
+    if around:
+        first, last = [before] if before else [], [after] if after else []
+        built.tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A:0", *last],
+            pair=[*first, "$A:0", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
+            special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys(around)],
+        )

@@ -1,0 +1,148 @@
+"""Tensors as Hugging Face names and orders them, read from where GGUF keeps them."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from estream.checkpoint.gguf.reader import GgufTensor
+from estream.errors import CheckpointError
+from estream.models.config import TensorRef
+
+#: Values that are dequantised at a time.
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Stored rows [first, first + count) of a tensor.
+
+    ``heads`` is not 0 where the rows of each head have been reordered for rotary positions on neighbours (llama.cpp does so
+    for the llama family): Hugging Face rotates row i with row i + half. ``transposed`` gives the columns as rows.
+    """
+
+    tensor: GgufTensor
+    first: int
+    count: int
+    heads: int = 0
+    transposed: bool = False
+
+    @property
+    def rows(self) -> int:
+        return self.tensor.columns if self.transposed else self.count
+
+    @property
+    def columns(self) -> int:
+        return self.count if self.transposed else self.tensor.columns
+
+    def blocks(self, first: int, count: int) -> np.ndarray:
+        """The stored bytes of rows [first, first + count), in Hugging Face's order: uint8 [count, bytes of a row]."""
+        if not self.heads:
+            return _read(self.tensor, self.first + first, count)
+        size = self.count // self.heads
+        begin, end = first // size * size, -(-(first + count) // size) * size
+        stored = _read(self.tensor, self.first + begin, end - begin)
+        halves = stored.reshape(-1, size // 2, 2, stored.shape[1]).swapaxes(1, 2).reshape(stored.shape)
+        return halves[first - begin : first - begin + count]
+
+    def values(self, first: int, count: int) -> np.ndarray:
+        """Dequantised rows, float32 [count, columns]."""
+        if self.transposed:
+            stored = _dequantise(self.tensor, _read(self.tensor, self.first, self.count))
+            return stored[:, first : first + count].T
+        return _dequantise(self.tensor, self.blocks(first, count))
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor under its Hugging Face name: its shape there, and the pieces that make up its rows.
+
+    Where Hugging Face has the matrices of experts ``transposed``, or the outputs of so many matrices side by side
+    (``interleave``), there is one piece for each expert and matrix, with outputs as rows.
+    """
+
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+    interleave: int = 1
+    transposed: bool = False
+
+    @property
+    def file(self) -> Path:
+        return self.pieces[0].tensor.file
+
+    @property
+    def columns(self) -> int:
+        return self.pieces[0].columns
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.pieces)
+
+    @property
+    def type_names(self) -> tuple[str, ...]:
+        return tuple(sorted({piece.tensor.type.name for piece in self.pieces}))
+
+    @property
+    def plain(self) -> str:
+        """The dtype of values that are stored as they are, all of them alike; else empty."""
+        kinds = {"" if piece.transposed else piece.tensor.type.plain for piece in self.pieces}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    @property
+    def code_bits(self) -> int:
+        kinds = {0 if piece.transposed else piece.tensor.type.code_bits for piece in self.pieces}
+        return kinds.pop() if len(kinds) == 1 else 0
+
+    def select(self, ref: TensorRef) -> tuple["View", int, int]:
+        """What ``ref`` means: a view, its first row and how many rows."""
+        assert ref.transposed == self.transposed
+        assert ref.step == self.interleave
+        if self.transposed or self.interleave > 1:
+            assert ref.expert is not None
+            piece = self.pieces[ref.expert * self.interleave + ref.first_row]
+            return View(ref.shape, (piece,)), 0, piece.rows
+        if ref.expert is None:
+            return self, ref.first_row, ref.all_rows or self.rows
+        rows = 1 if len(self.shape) == 2 else self.shape[1]
+        return self, ref.expert * rows + ref.first_row, ref.all_rows or rows
+
+    def runs(self, first: int, count: int) -> Iterator[tuple[slice, Piece, int, int]]:
+        """Cut rows [first, first + count) into runs of one piece and bounded size: where they go in the result, and the
+        piece's rows [begin, begin + length).
+        """
+        start = 0
+        for piece in self.pieces:
+            begin, end = max(first - start, 0), min(first + count - start, piece.rows)
+            step = piece.rows if piece.transposed else max(1, _CHUNK // piece.columns)
+            for at in range(begin, end, step):
+                length = min(step, end - at)
+                to = start + at - first
+                yield slice(to, to + length), piece, at, length
+            start += piece.rows
+
+
+def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
+    """The bytes of stored rows, uint8 [count, bytes of a row]."""
+    data = np.empty((count, tensor.row_bytes), np.uint8)
+    view, done = data.reshape(-1).data, 0
+    offset = tensor.offset + first * tensor.row_bytes
+    try:
+        with open(tensor.file, "rb", buffering=0) as handle:
+            while done < len(view):
+                n = os.preadv(handle.fileno(), [view[done:]], offset + done)
+                if n == 0:
+                    raise CheckpointError(
+                        f"{tensor.file}: ends at byte {offset + done}, inside tensor '{tensor.name}'; it was cut meanwhile"
+                    )
+                done += n
+    except OSError as error:
+        raise CheckpointError(f"{tensor.file}: cannot be read ({error.strerror})") from error
+    return data
+
+
+def _dequantise(tensor: GgufTensor, rows: np.ndarray) -> np.ndarray:
+    # What is not finite is refused where it is packed; NumPy need not warn of it.
+    with np.errstate(all="ignore"):
+        return tensor.type.dequantise(rows.reshape(-1, tensor.type.bytes)).reshape(len(rows), -1)

@@ -1,0 +1,131 @@
+"""Safetensors files, one or many: which tensors they hold and where, checked before anything is read."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from estream.checkpoint.source_file import read_bytes
+from estream.errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+#: The numpy type that carries a safetensors type; types that numpy lacks, as their bits.
+NUMPY_TYPES: dict[str, Any] = {
+    "F32": np.float32,
+    "F16": np.uint16,
+    "BF16": np.uint16,
+    "F8_E4M3": np.uint8,
+    "F8_E8M0": np.uint8,
+    "U8": np.uint8,
+    "I32": np.int32,
+}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as it lies in a file."""
+
+    name: str
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def rows(self) -> int:
+        """All dimensions but the last, as one. A vector is one row."""
+        return int(np.prod(self.shape[:-1], dtype=np.int64))
+
+    @property
+    def columns(self) -> int:
+        return self.shape[-1] if self.shape else 1
+
+    def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
+        """Rows [first, first + count) as [count, columns] of the type in NUMPY_TYPES."""
+        count = self.rows - first if count is None else count
+        kind = np.dtype(NUMPY_TYPES[self.dtype])
+        row = self.columns * kind.itemsize
+        data = read_bytes(self.file, self.offset + first * row, count * row)
+        if data.ctypes.data % kind.itemsize:
+            data = data.copy()
+        rows: np.ndarray = data.view(kind).reshape(count, self.columns)
+        return rows
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a file of a checkpoint folder; raises CheckpointError."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{path}: missing, so this is not a Hugging Face checkpoint folder") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{path}: expected a JSON object")
+    return data
+
+
+def read_shards(path: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
+    """The weight files of a folder, as its index lists them where there is one, and every tensor in them.
+
+    Raises:
+        CheckpointError: a file is absent, truncated or damaged, a tensor is stored twice, or the index names another file.
+
+    """
+    index = _read_index(path)
+    files = sorted(path.glob("*.safetensors")) if index is None else [path / name for name in sorted(set(index.values()))]
+    for file in files:
+        if not file.is_file():
+            raise CheckpointError(f"{file}: this shard is missing, though {INDEX} lists it")
+    if not files:
+        raise CheckpointError(f"{path}: no .safetensors file; other weight formats are not read")
+    tensors: dict[str, StoredTensor] = {}
+    for file in files:
+        for tensor in _read_header(file):
+            if tensor.name in tensors:
+                raise CheckpointError(f"{file.name}: tensor '{tensor.name}' is also in {tensors[tensor.name].file.name}")
+            tensors[tensor.name] = tensor
+    for name, shard in (index or {}).items():
+        if name not in tensors or tensors[name].file.name != shard:
+            raise CheckpointError(f"{path / shard}: tensor '{name}' is missing, though {INDEX} says that it is here")
+    return files, tensors
+
+
+def _read_index(path: Path) -> dict[str, str] | None:
+    if not (path / INDEX).exists():
+        return None
+    index = read_json(path / INDEX).get("weight_map")
+    if not isinstance(index, dict) or not index or not all(isinstance(shard, str) for shard in index.values()):
+        raise CheckpointError(f"{path / INDEX}: 'weight_map' must say for each tensor in which file it is")
+    return index
+
+
+def _read_header(file: Path) -> list[StoredTensor]:
+    """Safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
+    try:
+        with open(file, "rb") as handle:
+            # Opened first: safetensors calls every file that it cannot open absent.
+            with safe_open(file, "numpy"):
+                pass
+            length = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(length), object_pairs_hook=_without_duplicates)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
+    return [
+        StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    ]
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
+        raise ValueError(f"'{twice}' is listed twice")
+    return values

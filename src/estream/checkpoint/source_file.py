@@ -1,0 +1,59 @@
+"""Reading large files once: past the page cache where the file system can, and without leaving pages in it elsewhere."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from estream.errors import CheckpointError
+from estream.units import MiB, round_up
+
+_BLOCK = 4096
+#: Below this a buffered read is cheaper than aligning a direct one.
+_SMALLEST_DIRECT = 1 * MiB
+
+
+def read_bytes(file: Path, offset: int, size: int) -> np.ndarray:
+    """Bytes [offset, offset + size) of a file as uint8 [size].
+
+    Raises:
+        CheckpointError: the file cannot be read or ends before.
+
+    """
+    try:
+        if size >= _SMALLEST_DIRECT:
+            try:
+                handle = os.open(file, os.O_RDONLY | os.O_DIRECT)
+            except OSError:
+                # The file system has no direct I/O; a file that cannot be opened fails here again.
+                handle = os.open(file, os.O_RDONLY)
+        else:
+            handle = os.open(file, os.O_RDONLY)
+        try:
+            data = _read_aligned(file, handle, offset, size)
+            # Where reads went through the cache: nothing reads a checkpoint twice.
+            os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
+            return data
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+
+
+def _read_aligned(file: Path, handle: int, offset: int, size: int) -> np.ndarray:
+    first, end = offset // _BLOCK * _BLOCK, offset + size
+    buffer = _aligned_buffer(round_up(end - first, _BLOCK))
+    done = 0
+    while first + done < end:
+        n = os.preadv(handle, [buffer[done:].data], first + done)
+        if first + done + n < end and n < _BLOCK:
+            raise CheckpointError(f"{file}: ends at byte {first + done + n}, inside a tensor; the file is truncated")
+        # Direct I/O goes on from an aligned place only.
+        done += n if first + done + n >= end else n // _BLOCK * _BLOCK
+    return buffer[offset - first : end - first]
+
+
+def _aligned_buffer(size: int) -> np.ndarray:
+    memory = np.empty(size + _BLOCK, np.uint8)
+    start = -memory.ctypes.data % _BLOCK
+    return memory[start : start + size]

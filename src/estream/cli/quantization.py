@@ -1,0 +1,31 @@
+"""How the command line tells what quantising cost."""
+
+from rich.table import Table
+
+from estream.cli.output import out
+from estream.quantization.report import QuantizationReport
+
+
+def summary(report: QuantizationReport) -> str:
+    """One line: the largest errors of any layer."""
+    layers = report.layers
+    parts = [f"experts {max(x.experts for x in layers):.1%}", f"attention {max(x.attention for x in layers):.2%}"]
+    text = f"largest relative error of the weights: {', '.join(parts)}, head {report.head:.2%}"
+    if report.calibration is None:
+        return text
+    outputs = max(x.outputs or 0.0 for x in layers)
+    scarce = sum(len(x.scarce) for x in layers)
+    text += f"; of the experts' outputs on {report.calibration['tokens']} tokens of {report.calibration['text']}: {outputs:.1%}"
+    return text + (f"; {scarce} experts saw too few tokens and borrowed others" if scarce else "")
+
+
+def print_layers(report: QuantizationReport) -> None:
+    """A row a layer."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("layer", "attention", "experts", "outputs"):
+        table.add_column(name, justify="right")
+    table.add_column("experts that saw few tokens", overflow="fold")
+    for x in report.layers:
+        outputs = "" if x.outputs is None else f"{x.outputs:.2%}"
+        table.add_row(str(x.layer), f"{x.attention:.2%}", f"{x.experts:.2%}", outputs, ", ".join(map(str, x.scarce)))
+    out.print(table)

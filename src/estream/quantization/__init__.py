@@ -1,0 +1,1 @@
+"""What happens to weights between the checkpoint and their codes."""

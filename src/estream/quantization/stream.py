@@ -1,0 +1,94 @@
+"""A text inside the model while it is converted: all windows together, page after page, on the kernels of a sweep."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from estream.devices.cpu import CpuDevice
+from estream.engine import machine
+from estream.engine.activations import QuantizedArrays, plan_activations
+from estream.engine.batch import Batch
+from estream.engine.routing import RoutingLists
+from estream.errors import OptionError
+from estream.models.config import ModelConfig
+from estream.package.layout import PageSpec, Quantization
+from estream.units import format_bytes
+
+_ALIGNMENT = 4096
+
+
+class TextStream:
+    """``windows`` of ids whose ``embeddings`` float32 [tokens, hidden] go through pages in tape order.
+
+    Raises:
+        OptionError: the activations do not fit into memory.
+
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        quantization: Quantization,
+        windows: list[np.ndarray],
+        embeddings: np.ndarray,
+        *,
+        float_activations: bool,
+    ) -> None:
+        # The device leaves out what a last layer need not compute; here every layer is followed by another.
+        self._config = replace(config, layers=config.layers + 1)
+        self._device = CpuDevice(self._config, machine.default_threads(), float_activations)
+        batch = Batch.of(windows)
+        batch = replace(batch, wanted=batch.wanted[:1], wanted_counts=(1,) + (0,) * (len(windows) - 1))
+        plan = plan_activations(self._config, quantization, batch, float_activations, self._device.kv_element_bytes)
+        _check_memory(plan.bytes, batch.tokens)
+        self._memory = _aligned(plan.bytes)
+        # Backed now, so that the next stream sees what is left.
+        self._memory[::_ALIGNMENT] = 0
+        self._activations = plan.carve(self._memory)
+        self._activations.residual[...] = embeddings
+        self._device.begin_sweep(batch, self._activations)
+        self._page = _aligned(0)
+        self.tokens = batch.tokens
+        self.routing: RoutingLists
+
+    def compute(self, spec: PageSpec, page: np.ndarray) -> None:
+        """Go through a page, uint8 [spec.bytes]; head pages are left out."""
+        if spec.kind == "head":
+            return
+        if self._page.size < spec.bytes:
+            self._page = _aligned(spec.bytes)
+        self._page[: spec.bytes] = page
+        address = self._page.ctypes.data
+        if spec.kind == "attention":
+            self._device.attention(spec, address)
+        elif spec.kind == "router":
+            self.routing = self._device.route(spec, address)
+            self._device.begin_experts(self.routing)
+        elif spec.kind == "shared":
+            self._device.shared(spec, address)
+        elif self.routing.count(spec.expert):
+            self._device.expert(spec, address)
+
+    def expert_inputs(self, tokens: np.ndarray | slice) -> np.ndarray:
+        """What the experts of the layer at hand are given, float32 [tokens, hidden], as they see it."""
+        source, hidden = self._activations.ffn_input, self._config.hidden
+        if not isinstance(source, QuantizedArrays):
+            return source[tokens, :hidden]
+        codes, scales = source.codes[tokens], source.scales[tokens]
+        return np.asarray((codes.reshape(*scales.shape, -1) * scales[:, :, None]).reshape(codes.shape)[:, :hidden])
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Zeros uint8 [size] at an address that kernels accept."""
+    raw = np.zeros(size + _ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % _ALIGNMENT
+    return raw[start : start + size]
+
+
+def _check_memory(needed: int, tokens: int) -> None:
+    free = machine.largest_budget() - machine.resident_bytes()
+    if needed > free:
+        raise OptionError(
+            f"--calibrate: {tokens} tokens take {format_bytes(needed)} of activations, {format_bytes(free)} are free; "
+            "give a shorter text"
+        )
