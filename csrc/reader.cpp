@@ -63,7 +63,7 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
                       0,
                       {ReadState::ready, 0, offset + part.begin},
                       {ReadState::pending, 0, offset + part.begin}});
-  size_t covered = 0;
+  size_t covered = 0, asked = 0;
   for (uint64_t begin = 0; begin < length; begin += request_bytes_) {
     const uint64_t end = std::min<uint64_t>(begin + request_bytes_, length);
     while (covered < pages.size() && pages[covered].begin + pages[covered].length <= begin) covered++;
@@ -72,8 +72,10 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
     // Bytes between two pages are padding; a request of nothing else is not worth making.
     if (last == covered) continue;
     queue_.push_back({file, offset + begin, address + begin, end - begin, first + covered, first + last - 1});
+    asked++;
   }
-  work_.notify_all();
+  // A lane that is woken for nothing takes time from computing.
+  for (size_t i = std::min(asked, lanes_.size()); i > 0; i--) work_.notify_one();
   return first;
 }
 

@@ -37,7 +37,7 @@ def synthesize(
     config = family_of(values).read_config(values)
     quantization = Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
     spec = PackageSpec(options.device, config, quantization, "bfloat16", True, {"kind": "synthetic", "name": family})
-    random = _RandomPages()
+    random = _RandomPages(config.layers)
     done = 0
     with write_package(Path(destination), spec, options.force) as writer:
         step = embedding_rows_per_write(spec)
@@ -57,7 +57,9 @@ def synthesize(
 class _RandomPages:
     """Codes are cut from one block of noise at random places: as random as timing needs, at the speed of copying."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int) -> None:
+        # What is added to the residual is scaled as in GPT-2: otherwise tokens grow alike with depth, and few experts are used.
+        self._outputs = (2 * layers) ** -0.5
         self._rng = np.random.default_rng(0)
         self._noise = self._rng.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._normal = self._rng.standard_normal(1 << 22, dtype=np.float32)
@@ -92,7 +94,8 @@ class _RandomPages:
         codes = part.block_bytes - 64
         blocks[:, :codes] = self._cut(self._noise, len(blocks) * codes).reshape(len(blocks), codes)
         # Uniform codes have a deviation of 2^bits / sqrt(12).
-        scale = np.float16(_DEVIATION / (2**part.bits / 12**0.5))
+        deviation = _DEVIATION * (self._outputs if part.name in ("o", "down") else 1.0)
+        scale = np.float16(deviation / (2**part.bits / 12**0.5))
         blocks[:, codes:].view(np.float16)[...] = scale
 
     def _floats(self, part: FloatPart, into: np.ndarray) -> None:

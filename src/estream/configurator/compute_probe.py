@@ -9,6 +9,7 @@ from statistics import median
 
 import numpy as np
 
+from estream import _native
 from estream.configurator.costs import FULL, MeasuredCosts, attention_kind
 from estream.configurator.curve import Curve, Point
 from estream.configurator.storage_probe import Scratch, StorageProbe
@@ -22,7 +23,7 @@ from estream.package.manifest import Page
 from estream.package.package import Package
 from estream.units import MiB
 
-_TOKENS = (1, 8, 64, 256, 512, 1024, 2048)
+_TOKENS = (1, 8, 64, 256, 512, 1024, 2048, 4096)
 _ROUNDS = 3
 #: Lengths whose attention takes longer are not measured; the curve goes on from the last two.
 _LONGEST_SECONDS = 0.4
@@ -66,26 +67,29 @@ class ComputeProbe:
     def _moe_layer(self) -> int:
         return next(p.spec.layer for p in self._tape if p.spec.kind == "expert")
 
-    def interference(self, storage: StorageProbe, lanes: int, request: int, rate: float) -> tuple[float, float]:
-        """How much longer computing takes while lanes read, and reading while all threads compute: factors of at least 1."""
+    @contextmanager
+    def working(self) -> Iterator[tuple[Callable[[], None], float, Scratch]]:
+        """An expert's computation over a usual number of rows, its time in seconds, and memory that it leaves alone."""
         rows = min(128, self._lengths()[-1])
-        with self._loaded("expert", self._moe_layer, len(self._pages) // 2) as pages, self._bound(rows):
+        with self._loaded("expert", self._moe_layer, len(self._pages) // 4) as pages, self._bound(self._tokens_for(rows)):
             run = self._expert_call(pages, rows)
-            # What is read must not go where the experts lie.
-            storage = storage.into(self._pages.part(self._used, len(self._pages)))
-            alone = median(_timed(run) for _ in range(9))
+            alone = median(_timed(run) for _ in range(15))
+            yield run, alone, self._pages.part(self._used, len(self._pages))
+
+    def interference(self, storage: StorageProbe, reader: "_native.Reader", rate: float) -> tuple[float, float]:
+        """How much longer computing takes while lanes read, and reading while all threads compute: factors of at least 1."""
+        computing, reading = [], []
+        with self.working() as (run, alone, rest):
+            storage = storage.into(rest)
             count = max(3, int(0.12 / max(alone, 1e-6)))
-            reader = storage.reader(lanes, request)
-            computing, reading = [], []
             for _ in range(_ROUNDS):
-                calm = median(_timed(run) for _ in range(count))
-                ticket, size = storage.start(reader, request, int(rate * alone * count))
+                ticket, size = storage.start_pages(reader, int(rate * alone * count))
                 begin = time.perf_counter()
                 times = []
                 while reader.wait(ticket, 0.0)[0] == "pending":
                     times.append(_timed(run))
                 reading.append((time.perf_counter() - begin) / (size / rate))
-                computing.append(median(times) / calm if times else 1.0)
+                computing.append(median(times) / alone if times else 1.0)
         return max(1.0, median(computing)), max(1.0, median(reading))
 
     def _lengths(self) -> list[int]:
@@ -167,16 +171,22 @@ class ComputeProbe:
         points = []
         with self._loaded(kind, layer) as pages:
             for rows in (n for n in self._device.timed_rows if n <= most):
-                with self._bound(rows):
+                with self._bound(self._tokens_for(rows) if kind == "expert" else rows):
                     run = self._expert_call(pages, rows) if kind == "expert" else self._shared_call(pages)
                     run()
                     points.append(Point.of(rows, [median(_timed(run) for _ in range(7)) for _ in range(_ROUNDS)]))
         return Curve.of(points)
 
+    def _tokens_for(self, rows: int) -> int:
+        """The tokens of which an expert usually gets so many: its rows lie scattered among them."""
+        moe = self._config.moe
+        return max(rows, min(rows * moe.experts // moe.top_k, self._lengths()[-1]))
+
     def _expert_call(self, pages: Sequence[tuple[Page, int]], rows: int) -> Callable[[], None]:
         """Calls that take one page after another, each for all rows."""
         experts, turn = self._config.moe.experts, cycle(pages)
-        tokens, weights = np.arange(rows, dtype=np.int32), np.full(rows, 1e-6, np.float32)
+        among = np.random.default_rng(rows).permutation(self._tokens_for(rows))[:rows]
+        tokens, weights = np.sort(among).astype(np.int32), np.full(rows, 1e-6, np.float32)
         # The device finds the rows of any expert in these lists.
         lists = {p.spec.expert: RoutingLists(tokens, weights, _only(p.spec.expert, experts, rows)) for p, _ in pages}
 

@@ -67,11 +67,20 @@ class MeasuredCosts:
         # One sequence of all tokens would attend to more pairs than the sequences do.
         kind = attention_kind(config, spec.layer)
         saved = self.attention_square * (tokens**2 - sum(n * n for n in lengths)) if kind == FULL else 0.0
-        whole = max(0.0, self.attention_curves[kind](tokens) - saved)
+        whole = max(0.0, self._one_sequence(kind, tokens) - saved)
         if wanted is None:
             return whole
         last = self.last_attention(tokens)
         return last + max(0.0, whole - last) * (wanted - 1) / max(1, tokens - 1)
+
+    def _one_sequence(self, kind: str, tokens: int) -> float:
+        """Beyond the longest measured length, the part that grows with the square goes on as such, the rest in proportion."""
+        curve = self.attention_curves[kind]
+        longest = curve.points[-1]
+        if tokens <= longest.x or kind != FULL:
+            return curve(tokens)
+        square = min(self.attention_square, longest.value / longest.x**2)
+        return (longest.value - square * longest.x**2) * tokens / longest.x + square * tokens**2
 
     def router(self, spec: PageSpec, rows: int) -> float:
         return self.router_curve(rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 from estream import _native
 from estream.configurator.compute_probe import ComputeProbe
+from estream.configurator.pipeline_probe import stream_layers
 from estream.configurator.profile import Profile, Storage
 from estream.configurator.simulate import Setting, Simulator
 from estream.configurator.simulated import Workload
@@ -48,13 +49,10 @@ def probe(package: Package, device: Device, options: LoadOptions, setting: Setti
     storage = StorageProbe(package, options.direct_io, scratch.part(0, pages))
     computing = ComputeProbe(package, device, options.activations == "float", scratch, pages)
     rates = storage.rates()
-    best = max(((n, int(p.x), p.value) for n, curve in rates.items() for p in curve.points), key=lambda item: item[2])
+    lanes, request, rate = max(((n, int(p.x), p.value) for n, c in rates.items() for p in c.points), key=lambda item: item[2])
     costs = computing.costs()
-    slower_compute, slower_read = computing.interference(storage, *best)
-    # What the device still holds would keep the arena alive beside the model's own.
-    device.release()
-    embedding = storage.embedding()
-    result = Storage(rates, embedding, slower_compute, slower_read)
+    compute_slowdown, read_slowdown = computing.interference(storage, storage.reader(lanes, request), rate)
+    result = Storage(rates, storage.embedding(), compute_slowdown, read_slowdown)
     profile = Profile(
         name=f"{package.path.name} on this machine",
         kind="measured",
@@ -65,7 +63,14 @@ def probe(package: Package, device: Device, options: LoadOptions, setting: Setti
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         key=key,
     )
-    return replace(profile, page_s=_page_seconds(setting, profile))
+    configuration = Configuration(lanes=lanes, request_bytes=request)
+    with computing.working() as (work, alone, rest):
+        figures = stream_layers(package, Simulator(setting, profile), configuration, rest, work, alone)
+    # What the device still holds would keep the arena alive beside the model's own.
+    device.release()
+    if figures is None:  # a budget near the floor
+        return replace(profile, page_s=_page_seconds(setting, profile) + storage.submit_seconds())
+    return replace(profile, page_s=figures.page_s, storage=replace(result, compute_slowdown=figures.compute_slowdown))
 
 
 def _page_seconds(setting: Setting, profile: Profile) -> float:

@@ -114,6 +114,12 @@ class Simulator:
         twice = self.sweep(configuration, workload, 2 * self._few, repeated).run()
         return once.onwards(twice, (whole - self._few) / self._few)
 
+    def first_layers(self, layers: int) -> tuple[ModelConfig, tuple[Page, ...]]:
+        """The model with only so many layers."""
+        if layers not in self._tapes:
+            self._tapes[layers] = _first_layers(self.setting.manifest, layers)
+        return self._tapes[layers]
+
     def arena(self, configuration: Configuration) -> ArenaPlan:
         """The arena as the engine would plan it."""
         key = (configuration.ring_bytes, configuration.pinned_bytes)
@@ -125,11 +131,9 @@ class Simulator:
         """A sweep over the first ``layers`` alone."""
         if workload not in self._sizes:
             self._sizes[workload] = self.setting.activation_bytes(workload)
-        if layers not in self._tapes:
-            self._tapes[layers] = _first_layers(self.setting.manifest, layers)
         plan = self.arena(configuration)
         layout = divide_arena(plan, self.setting.manifest.tape, self._sizes[workload])
-        return SimulatedSweep(self, configuration, workload, plan, layout, self._tapes[layers], repeated)
+        return SimulatedSweep(self, configuration, workload, plan, layout, self.first_layers(layers), repeated)
 
 
 class SimulatedSweep:

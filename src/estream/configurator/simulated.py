@@ -30,7 +30,7 @@ class SimulatedReader:
     """Requests end one after another, in the order of asking, at the measured bandwidth of as many lanes as are busy."""
 
     def __init__(self, clock: SimulatedClock, profile: Profile, lanes: int, request_bytes: int) -> None:
-        self._clock = clock
+        self.clock = clock
         self._storage = profile.storage
         self._lanes = lanes
         self._request_bytes = request_bytes
@@ -51,7 +51,7 @@ class SimulatedReader:
         return first
 
     def _request(self, size: int) -> float:
-        while self._in_flight and self._in_flight[0] <= self._clock.now:
+        while self._in_flight and self._in_flight[0] <= self.clock.now:
             self._in_flight.popleft()
         key = (min(self._lanes, 1 + len(self._in_flight)), size)
         if key not in self._seconds:
@@ -60,18 +60,18 @@ class SimulatedReader:
 
     def occupy(self, seconds: float) -> float:
         """The storage works for so long, after all that was asked before; returns when that ends."""
-        self.busy_until = max(self._clock.now, self.busy_until) + seconds
+        self.busy_until = max(self.clock.now, self.busy_until) + seconds
         self.read_s += seconds
         self._in_flight.append(self.busy_until)
         return self.busy_until
 
     def wait(self, ticket: int, timeout_s: float) -> tuple[str, int, int]:
         """Lets the clock run until the page is there."""
-        self._clock.now = max(self._clock.now, self._ready[ticket])
+        self.clock.now = max(self.clock.now, self._ready[ticket])
         return "ready", 0, 0
 
     def is_published(self, ticket: int) -> bool:
-        return self._ready[ticket] <= self._clock.now
+        return self._ready[ticket] <= self.clock.now
 
     def cancel(self) -> None:
         """Nothing runs on its own here."""

@@ -4,6 +4,7 @@ import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -107,6 +108,32 @@ class StorageProbe:
         ticket = reader.submit(PAGES_FILE, self._next, self._scratch.address, length, [(0, length, 0, False)])
         self._next += length
         return ticket, length
+
+    def start_pages(self, reader: "_native.Reader", size: int) -> tuple[int, int]:
+        """Ask for whole pages, at least one and about ``size`` bytes, whose checksums the lanes compute as in a sweep;
+        returns the last one's ticket and the bytes.
+        """
+        tape = self._package.manifest.tape
+        fitting = next((i for i, p in enumerate(tape) if p.offset >= self._next and p.padded_bytes <= len(self._scratch)), 0)
+        end, begin = fitting + 1, tape[fitting].offset
+        while end < len(tape) and tape[end].offset + tape[end].padded_bytes - begin <= min(size, len(self._scratch)):
+            end += 1
+        pages = tape[fitting:end]
+        length = pages[-1].offset + pages[-1].padded_bytes - begin
+        parts = [(p.offset - begin, p.bytes, p.checksum, True) for p in pages]
+        self._next = 0 if end == len(tape) else begin + length
+        return reader.submit(PAGES_FILE, begin, self._scratch.address, length, parts) + len(pages) - 1, length
+
+    def submit_seconds(self) -> float:
+        """What it takes to ask a sleeping lane for a read, in seconds."""
+        reader, samples = self.reader(4, 4096), []
+        for _ in range(64):
+            begin = time.perf_counter()
+            ticket = reader.submit(PAGES_FILE, 0, self._scratch.address, 4096, [(0, 4096, 0, False)])
+            samples.append(time.perf_counter() - begin)
+            while not reader.is_published(ticket):
+                time.sleep(100e-6)
+        return median(samples)
 
     def embedding(self) -> Curve:
         """Seconds to gather a number of random embedding rows with four lanes."""
