@@ -61,7 +61,9 @@ def test_the_chosen_configuration_is_no_slower_than_any_tried():
 
 def test_lanes_and_requests_follow_the_storage_curve():
     flat = replace(profile().storage, rates={n: constant(MB * 1000) for n in (1, 2, 4, 8)})
-    assert reading(replace(profile(), storage=flat), setting())["lanes"] == 1
+    assert reading(replace(profile(), storage=flat), setting())["lanes"] == 4
+    few = replace(profile().storage, rates={n: constant(MB * 1000 // n) for n in (1, 2, 4, 8)})
+    assert reading(replace(profile(), storage=few), setting())["lanes"] == 1
     deep = Storage({n: constant(n * 300 * MB) for n in (1, 2, 4, 8)}, constant(1e-3))
     assert reading(replace(profile(), storage=deep), setting())["lanes"] == 8
 
@@ -331,6 +333,26 @@ def test_plan_and_tune_refuse_wrong_usage_in_one_line(demo_package: Package, tmp
         assert run.returncode == 2, run.stderr
         assert run.stderr.count("\n") <= 12
         assert "Traceback" not in run.stderr
+
+
+def test_tune_prints_what_it_measured(demo_package: Package):
+    for words in ("measured now", "kept; --force measures again"):
+        run = subprocess.run(
+            estream_command("tune", demo_package.path, *(["--force"] if words == "measured now" else [])),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert words in run.stdout
+        for part in ("4 lanes", "expert page", "full attention page", "while reading", "kept in"):
+            assert part in run.stdout
+
+
+def test_a_plan_is_printed_with_its_reasons(demo_package: Package):
+    command = estream_command("plan", demo_package.path, "--memory", "300MiB", "--explain")
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for part in ("TTFT", "limit", "predictions", "origin", "measured", "policy", "given", "runner-up"):
+        assert part in text
 
 
 def test_a_budget_sweep_is_drawn(demo_package: Package, tmp_path: Path):

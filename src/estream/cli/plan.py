@@ -122,9 +122,10 @@ def _facts(profile: Profile) -> dict[str, str]:
     for lanes, curve in storage.rates.items():
         rates = [f"{format_bytes(p.x)} {format_bytes(p.value)}/s" for p in curve.points]
         rows[f"{lanes} lane{'s' if lanes > 1 else ''}"] = "   ".join(rates)
-    for name in ("expert", "attention"):
-        points = costs[name][:: max(1, len(costs[name]) // 5)]
-        rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in points)
+    tables = {"expert": costs["expert"]} | {f"{kind} attention": rows for kind, rows in costs["attention"].items()}
+    for name, points in tables.items():
+        some = points[:: max(1, len(points) // 5)]
+        rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in some)
     rows["while reading"] = f"computing takes {storage.compute_slowdown:.2f} x as long"
     rows["while computing"] = f"reading takes {storage.read_slowdown:.2f} x as long"
     rows["kept in"] = str(store.path_of(profile.key))

@@ -27,6 +27,7 @@ _TOKENS = (1, 8, 64, 256, 512, 1024, 2048, 4096)
 _ROUNDS = 3
 #: Lengths whose attention takes longer are not measured; the curve goes on from the last two.
 _LONGEST_SECONDS = 0.4
+_LONG_SECONDS = 0.08
 #: Experts that take turns, so that weights come from memory as in a sweep and not from a cache.
 _EXPERTS, _EXPERT_BYTES = 24, 96 * MiB
 
@@ -142,10 +143,8 @@ class ComputeProbe:
         with self._loaded("attention", layer) as pages:
             (page, address), *_ = pages
             for tokens in lengths:
-                # The first call warms up.
                 with self._bound(tokens):
-                    call = partial(self._device.attention, page.spec, address)
-                    points.append(Point.of(tokens, [_timed(call) for _ in range(_ROUNDS + 1)][1:]))
+                    points.append(Point.of(tokens, _samples(partial(self._device.attention, page.spec, address))))
                 if points[-1].value > _LONGEST_SECONDS:
                     break
         return Curve.of(points)
@@ -156,8 +155,7 @@ class ComputeProbe:
             (page, address), *_ = pages
             for tokens in lengths:
                 with self._bound(tokens):
-                    call = partial(self._device.route, page.spec, address)
-                    points.append(Point.of(tokens, [_timed(call) for _ in range(_ROUNDS + 1)][1:]))
+                    points.append(Point.of(tokens, _samples(partial(self._device.route, page.spec, address))))
         return Curve.of(points)
 
     def _square(self, attention: Curve) -> float:
@@ -238,6 +236,12 @@ class ComputeProbe:
 
 def _only(expert: int, experts: int, rows: int) -> np.ndarray:
     return np.where(np.arange(experts + 1) > expert, rows, 0)
+
+
+def _samples(call: Callable[[], object]) -> list[float]:
+    """Seconds of repeated calls. The first warms up and does not count, unless it takes so long that this is lost in it."""
+    first = _timed(call)
+    return [first, _timed(call)] if first > _LONG_SECONDS else [_timed(call) for _ in range(_ROUNDS)]
 
 
 def _timed(call: Callable[[], object]) -> float:

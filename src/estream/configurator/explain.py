@@ -82,7 +82,7 @@ def _pipeline(setting: Setting, profile: Profile, choice: Choice, arena: ArenaPl
     expert = max((p.padded_bytes for p in setting.manifest.tape if p.spec.kind == "expert"), default=1)
     rate = format_bytes(profile.storage.rate(c.lanes, c.request_bytes))
     yield Explained("lanes", str(c.lanes), "measured", f"with this request they read {rate}/s, nearly the fastest")
-    yield Explained("request", format_bytes(c.request_bytes), "measured", "the smallest that reads nearly fastest")
+    yield Explained("request", format_bytes(c.request_bytes), "measured", "reads nearly fastest, nearest to the usual size")
     group = max(1, c.request_bytes // expert)
     each = f"{group} expert page{'s' if group > 1 else ''} a request"
     yield Explained("group", each, "derived", f"a page is {format_bytes(expert)}")

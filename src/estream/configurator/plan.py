@@ -67,7 +67,9 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         runner_up = self.choice.runner_up
-        return {
+        # Of a single prompt length the figures stand at the top too.
+        single = self.predictions[0].to_json() if len(self.predictions) == 1 else {}
+        return single | {
             "package": str(self.package.path),
             "profile": {"name": self.profile.name, "kind": self.profile.kind, "measured_at": self.profile.measured_at},
             "budget_bytes": self.budget_bytes,

@@ -1,5 +1,6 @@
 """Chooses the configuration: the least predicted TTFT within the budget, and of near-equals the one with least memory."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,11 +14,11 @@ from estream.engine.schedule import expected_share
 from estream.units import MiB, round_up
 
 #: Pages that the search simulates one by one.
-SEARCH_PAGES = 400
+SEARCH_PAGES = 300
 #: Costs that differ by less than this are near-equal.
 NEAR = 0.02
-#: Reads are not worth more lanes where they bring less than this.
-_NEAR_RATE = 0.03
+#: Rates that differ by less than this are equal as far as a short measurement can tell.
+_NEAR_RATE = 0.06
 #: Prompt lengths that a configuration is chosen for, where the user names none: a short and a long one.
 USUAL_LENGTHS = (256, 1024)
 _RINGS = (32 * MiB, 64 * MiB, 128 * MiB, 256 * MiB, 512 * MiB, 1024 * MiB)
@@ -72,7 +73,7 @@ def choose(setting: Setting, profile: Profile, given: Mapping[str, int], workloa
 
 
 def reading(profile: Profile, setting: Setting) -> dict[str, int]:
-    """Fewest bytes in flight among the lanes and request sizes that read nearly fastest."""
+    """Lanes and request size: of those that read nearly fastest the nearest to the usual, so that noise does not decide."""
     largest = max(p.padded_bytes for p in setting.manifest.tape)
     rates = [
         (profile.storage.rate(lanes, int(point.x)), lanes, int(point.x))
@@ -84,7 +85,9 @@ def reading(profile: Profile, setting: Setting) -> dict[str, int]:
     if not rates:
         return {}
     best = max(rate for rate, _, _ in rates)
-    _, lanes, request = min((r for r in rates if r[0] >= best * (1 - _NEAR_RATE)), key=lambda r: (r[1] * r[2], r[1]))
+    near = [r for r in rates if r[0] >= best * (1 - _NEAR_RATE)]
+    usual = Configuration()
+    _, lanes, request = min(near, key=lambda r: (r[1] != usual.lanes, r[1], abs(math.log2(r[2] / usual.request_bytes)), r[2]))
     return {"lanes": lanes, "request_bytes": request}
 
 

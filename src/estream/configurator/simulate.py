@@ -32,7 +32,7 @@ from estream.package.manifest import Manifest, Page
 from estream.package.package import FinalNorm
 
 #: Pages that are simulated one by one.
-WHOLE_PAGES = 900
+WHOLE_PAGES = 600
 
 
 @dataclass(frozen=True)

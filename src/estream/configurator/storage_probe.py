@@ -22,7 +22,7 @@ REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB, 8 * MiB)
 #: No more is kept in flight: larger combinations bring nothing and take long on slow disks.
 _MOST_IN_FLIGHT = 32 * MiB
 #: Interleaved rounds over all combinations, cut short (but not the first) after some seconds.
-_ROUNDS, _SECONDS = 3, 4.0
+_ROUNDS, _SECONDS = 3, 3.0
 #: How long one sample should take, and its least size: throttles let small bursts pass at full speed.
 _SAMPLE_SECONDS, _SAMPLE_BYTES = 0.04, 4 * MiB
 _EMBEDDING_ROWS = (1, 128, 1024)
