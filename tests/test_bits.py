@@ -139,7 +139,7 @@ def test_below_the_floor_is_refused_with_the_floor_and_its_parts(package):
     with pytest.raises(
         BudgetError, match=r"below the floor of .* for 1 tokens: process .*, activations .*, the largest pages"
     ) as e:
-        estream.load(package.path, memory=machine.resident_bytes())
+        estream.load(package.path, memory=machine.resident_bytes() // 2)
     with estream.load(package.path, memory=e.value.floor_bytes + 8 * MiB) as model:
         assert model.prefill([1]).logits.shape == (330,)
         with pytest.raises(BudgetError, match="shorten the prompt"):

@@ -10,7 +10,8 @@ except PackageNotFoundError:  # run from a source tree
 from estream import errors
 from estream.configurator.plan import Plan, plan, tune
 from estream.conversion import ConvertOptions, convert
-from estream.engine.model import Model, load
+from estream.engine.loading import load
+from estream.engine.model import Model
 from estream.engine.result import Prefill, TopToken
 from estream.errors import EstreamError
 

@@ -7,7 +7,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -35,9 +34,8 @@ from estream.engine.sweep import Sweep
 from estream.engine.tokens import TextTokenizer
 from estream.engine.workspace import Workspace
 from estream.errors import OptionError, StateError
-from estream.package.package import Package, open_package
+from estream.package.package import Package
 from estream.report.timeline import Timeline
-from estream.units import parse_bytes
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
 
@@ -304,30 +302,3 @@ class Model:
                 "pinned_pages": self._pager.pinned_count,
             },
         )
-
-
-def load(
-    path: str | Path,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    device: str = "cpu",
-    activations: str = "int8",
-) -> Model:
-    """Load a package for sweeps.
-
-    Args:
-        path: the ``NAME.estream`` folder.
-        memory: budget of the whole process, such as "1GiB" or a number of bytes; None derives it from the machine.
-        threads: compute threads; None takes what affinity and cgroup quota grant.
-        device: "cpu".
-        activations: "int8", the fast path, or "float": float32 activations over the same weights.
-
-    Raises:
-        PackageError: the package cannot be used.
-        BudgetError: the budget is below the floor even for one token.
-        OptionError: an argument has no usable value.
-
-    """
-    budget = None if memory is None else parse_bytes(memory)
-    options = LoadOptions(budget, threads, device, activations)
-    return Model(open_package(path, device), options)

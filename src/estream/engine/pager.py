@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
 from estream import _native
 from estream.engine.ring import Place, Ring
 from estream.engine.schedule import ReadSchedule
+from estream.engine.slots import Slot, SlotError, SlotState
 from estream.errors import CancelledError, ReadError
 from estream.package.manifest import Page
 from estream.report.timeline import STALL, Timeline
@@ -26,26 +25,6 @@ _WAIT_S = 0.1
 
 PAGES_FILE = 0
 EMBEDDING_FILE = 1
-
-
-class SlotState(Enum):
-    READING = "reading"
-    READY = "ready"
-    COMPUTING = "computing"
-
-
-@dataclass
-class Slot:
-    """Where one page lies in the arena. ``place`` is None outside the ring: pinned, or in the spare place."""
-
-    address: int
-    state: SlotState
-    ticket: int
-    place: Place | None
-
-
-class SlotError(AssertionError):
-    """A slot was used out of turn: a fault of estream itself."""
 
 
 class Pager:

@@ -1,0 +1,35 @@
+"""``estream.load``."""
+
+from pathlib import Path
+
+from estream.engine.model import Model
+from estream.engine.options import LoadOptions
+from estream.package.package import open_package
+from estream.units import parse_bytes
+
+
+def load(
+    path: str | Path,
+    memory: str | int | None = None,
+    threads: int | None = None,
+    device: str = "cpu",
+    activations: str = "int8",
+) -> Model:
+    """Load a package for sweeps.
+
+    Args:
+        path: the ``NAME.estream`` folder.
+        memory: budget of the whole process, such as "1GiB" or a number of bytes; None derives it from the machine.
+        threads: compute threads; None takes what affinity and cgroup quota grant.
+        device: "cpu".
+        activations: "int8", the fast path, or "float": float32 activations over the same weights.
+
+    Raises:
+        PackageError: the package cannot be used.
+        BudgetError: the budget is below the floor even for one token.
+        OptionError: an argument has no usable value.
+
+    """
+    budget = None if memory is None else parse_bytes(memory)
+    options = LoadOptions(budget, threads, device, activations)
+    return Model(open_package(path, device), options)
