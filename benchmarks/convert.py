@@ -16,16 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
 from estream.checkpoint.source_file import read_bytes
-from estream.conversion import READING
+from estream.conversion import READING, all_refs
 from estream.models import family_of
-from estream.models.config import ModelTensors, TensorRef
 from estream.package.direct_file import DirectFile
 from estream.package.package import Package, open_package
 from estream.synth import SHAPES
@@ -34,22 +32,13 @@ SHARD_BYTES = 2 << 30
 CHUNK = 16 << 20
 
 
-def all_tensors(tensors: ModelTensors) -> Iterator[TensorRef]:
-    yield from (tensors.embedding, tensors.head, tensors.final_norm)
-    for layer in tensors.layers:
-        yield from (layer.input_norm, layer.q, layer.k, layer.v, layer.o, layer.post_norm, layer.router)
-        yield from (norm for norm in (layer.q_norm, layer.k_norm) if norm)
-        for expert in layer.experts:
-            yield from (expert.gate, expert.up, expert.down)
-
-
 def config_of(shape: str, gigabytes: float) -> dict:
     """The published config with the number of layers that comes nearest to the size."""
     values = dict(SHAPES[shape])
 
     def size(layers: int) -> int:
         config = family_of(values).read_config(values | {"num_hidden_layers": layers})
-        return sum(2 * int(np.prod(ref.shape)) for ref in all_tensors(family_of(values).tensors(config, frozenset())))
+        return sum(2 * int(np.prod(ref.shape)) for ref in all_refs(family_of(values).tensors(config, frozenset())))
 
     one = size(2) - size(1)
     return values | {"num_hidden_layers": max(1, round((gigabytes * 1e9 - size(1)) / one) + 1)}
@@ -59,7 +48,7 @@ def write_checkpoint(folder: Path, values: dict) -> int:
     """Shards of random bfloat16 weights; returns their bytes."""
     (folder / "config.json").write_text(json.dumps(values))
     family = family_of(values)
-    refs = list(all_tensors(family.tensors(family.read_config(values), frozenset())))
+    refs = list(all_refs(family.tensors(family.read_config(values), frozenset())))
     rng = np.random.default_rng(0)
     noise = ((rng.standard_normal(1 << 25, dtype=np.float32) * 0.02).view(np.uint32) >> 16).astype(np.uint16)
     total = shard = 0

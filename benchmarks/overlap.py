@@ -17,6 +17,7 @@ import numpy as np
 
 from estream import _native
 from estream.engine import machine
+from estream.engine.configuration import Configuration
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.package.package import Package, open_package
@@ -25,12 +26,12 @@ from estream.units import format_bytes, parse_bytes
 
 def read_alone(package: Package, size: int, options: LoadOptions) -> float:
     """Seconds that the lanes need for ``size`` bytes of the package's pages, written over and over the same memory."""
-    window = 256 << 20
+    window, usual = 256 << 20, Configuration()
+    lanes, step = options.lanes or usual.lanes, options.request_bytes or usual.request_bytes
     arena = _native.Arena(window)
     arena.populate(0, window)
-    reader = _native.Reader([str(package.pages_path)], options.lanes, options.request_bytes, options.direct_io)
-    size = min(size, package.manifest.pages_bytes) // options.request_bytes * options.request_bytes
-    step = options.request_bytes
+    reader = _native.Reader([str(package.pages_path)], lanes, step, options.direct_io)
+    size = min(size, package.manifest.pages_bytes) // step * step
     begin = time.perf_counter()
     tickets = [
         reader.submit(0, offset, arena.address + offset % window, step, [(0, step, 0, False)])
@@ -53,7 +54,8 @@ def measure(package: Package, tokens: int, options: LoadOptions, resident: Model
     rows = []
     for _ in range(rounds):
         stats = streamed(package, ids, options)
-        reading = read_alone(package, stats["bytes_read"], options)
+        same = LoadOptions(lanes=stats["config"]["lanes"], request_bytes=stats["config"]["request_bytes"])
+        reading = read_alone(package, stats["bytes_read"], same)
         computing = resident.prefill(ids).stats.ttft_s
         rows.append((stats, reading, computing))
     ttft = statistics.median(r[0]["ttft_s"] for r in rows)

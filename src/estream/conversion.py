@@ -80,7 +80,7 @@ def convert(
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
-    checkpoint.check(list(_all_refs(tensors)), tensors.ignored)
+    checkpoint.check(list(all_refs(tensors)), tensors.ignored)
     destination = Path(destination)
     group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
@@ -110,7 +110,8 @@ def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors
     return Calibration(spec.config, spec.quantization, windows, embeddings, text.name)
 
 
-def _all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
+def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
+    """Every tensor, or part of one, that a package is made of."""
     yield from (tensors.embedding, tensors.final_norm, tensors.head)
     optional = [tensors.final_norm_bias, tensors.head_bias]
     for layer in tensors.layers:
