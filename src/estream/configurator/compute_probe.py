@@ -104,12 +104,11 @@ class ComputeProbe:
         return plan_activations(m.config, m.quantization, batch, self._float, self._device.kv_element_bytes)
 
     @contextmanager
-    def _bound(self, tokens: int) -> Iterator[None]:
-        """A sweep of one prompt is begun on the device, with random activations."""
-        batch = Batch.of([np.zeros(tokens, np.int32)])
+    def _bound(self, tokens: int, wanted: Sequence[int] | None = None) -> Iterator[None]:
+        """A sweep of one prompt is begun on the device, with random activations; its last row is wanted, or these."""
+        batch = Batch.of([np.zeros(tokens, np.int32)], [wanted])
         activations = self._plan(batch).carve(self._activations.memory)
         activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
-        self._residual = activations.residual
         self._device.begin_sweep(batch, activations)
         yield
 
@@ -218,20 +217,11 @@ class ComputeProbe:
             for rows in (1, 16, 64):
                 if rows > self._config.context:
                     break
-                with self._wanting(rows):
+                with self._bound(rows, range(rows)):
                     self._device.final_norm(norm, None)
                     run()
                     points.append(Point.of(rows, [median(_timed(run) for _ in range(5)) for _ in range(_ROUNDS)]))
         return Curve.of(points)
-
-    @contextmanager
-    def _wanting(self, rows: int) -> Iterator[None]:
-        """A sweep that stands before the head, with all of a prompt's rows wanted."""
-        batch = Batch.of([np.zeros(rows, np.int32)], [range(rows)])
-        activations = self._plan(batch).carve(self._activations.memory)
-        activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
-        self._device.begin_sweep(batch, activations)
-        yield
 
 
 def _only(expert: int, experts: int, rows: int) -> np.ndarray:

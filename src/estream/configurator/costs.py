@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from estream.configurator.curve import Curve
+from estream.configurator.curve import Curve, number
 from estream.errors import OptionError
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
@@ -121,13 +121,13 @@ class MeasuredCosts:
         return MeasuredCosts(
             {kind: Curve.from_json(rows, f"{where}.attention.{kind}") for kind, rows in attention.items()},
             curve("last_attention"),
-            _number(where, data, "attention_square"),
+            number(where, data, "attention_square"),
             curve("router"),
             curve("expert"),
             curve("head"),
-            int(_number(where, data, "head_bytes")),
+            int(number(where, data, "head_bytes")),
             None if data.get("shared") is None else curve("shared"),
-            int(_number(where, data, "shared_bytes")),
+            int(number(where, data, "shared_bytes")),
         )
 
 
@@ -195,22 +195,15 @@ class RatedCosts:
     def from_json(where: str, data: Mapping[str, Any]) -> "RatedCosts":
         """Raises OptionError where a rate is missing or of no use."""
         names = ("product_ops_per_s", "attention_ops_per_s", "memory_bytes_per_s")
-        rates = {name: _number(where, data, name) for name in names}
+        rates = {name: number(where, data, name) for name in names}
         for name, value in rates.items():
             if value <= 0:
                 raise OptionError(f"{where}: '{name}' must be positive, found {value}")
         tiles = data.get("tiles", [])
         if not isinstance(tiles, list) or not all(isinstance(t, int) and t > 0 for t in tiles) or sorted(set(tiles)) != tiles:
             raise OptionError(f"{where}: 'tiles' must be rising row counts, found {tiles!r}")
-        return RatedCosts(**rates, call_s=_number(where, data, "call_s"), tiles=tuple(tiles))
+        return RatedCosts(**rates, call_s=number(where, data, "call_s"), tiles=tuple(tiles))
 
 
 def _matrices(spec: PageSpec) -> list[MatrixPart]:
     return [part for part in spec.layout.parts if isinstance(part, MatrixPart)]
-
-
-def _number(where: str, data: Mapping[str, Any], key: str) -> float:
-    value = data.get(key)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-        raise OptionError(f"{where}: '{key}' must be a number of at least 0, found {value!r}")
-    return float(value)

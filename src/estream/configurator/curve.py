@@ -1,7 +1,8 @@
 """Measured values as functions: a median and a spread at each measured point, straight lines between."""
 
+import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -66,3 +67,16 @@ class Curve:
         if not points or not rising or any(p.value <= 0 or p.x < 0 for p in points):
             raise OptionError(f"{where} must hold at least one row, with rising x and positive values")
         return Curve(points)
+
+
+def number(where: str, data: Mapping[str, Any], key: str, default: float | None = None) -> float:
+    """A number that is not negative.
+
+    Raises:
+        OptionError: it is missing, or something else.
+
+    """
+    value = data.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise OptionError(f"{where}: '{key}' must be a number of at least 0, found {value!r}")
+    return float(value)

@@ -8,10 +8,9 @@ from typing import cast
 import numpy as np
 
 from estream.configurator.simulate import Simulator
-from estream.configurator.simulated import SimulatedClock, SimulatedDevice, SimulatedReader, Workload
+from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, Workload
 from estream.configurator.storage_probe import Scratch
 from estream.engine.activations import Activations
-from estream.engine.batch import Batch
 from estream.engine.configuration import Configuration
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.memory import early_head_bytes, smallest_ring
@@ -70,7 +69,7 @@ def stream_layers(
     pager.begin(ReadSchedule(config, tape, frozenset(), True, early), scratch.address, len(scratch))
     sweep = Sweep(tape, device, pager, FinalNorm(np.empty(0, np.float32), None))
     begin = time.perf_counter()
-    sweep.run(_NO_BATCH, cast("Activations", _NoArrays()), cast("EmbeddingReader", _NoEmbedding()))
+    sweep.run(NO_BATCH, cast("Activations", NoArrays()), cast("EmbeddingReader", _NoEmbedding()))
     seconds = time.perf_counter() - begin
     pager.end()
     pages = sum(p.spec.kind == "expert" for p in tape if p.spec.layer < config.layers - 1) + config.moe.top_k
@@ -78,14 +77,6 @@ def stream_layers(
     return PipelineFigures(max(host, 0.0), max(1.0, sweep.compute_s / pages / alone))
 
 
-class _NoArrays:
-    residual = np.empty((0, 0), np.float32)
-    logits = np.empty((0, 0), np.float32)
-
-
 class _NoEmbedding:
     def finish(self, out: np.ndarray) -> None:
         """Nobody reads rows here."""
-
-
-_NO_BATCH = Batch.of([[0]])

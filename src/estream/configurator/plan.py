@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from estream.configurator.configure import key_of, profile_for
+from estream.configurator.configure import profile_for
 from estream.configurator.explain import Explained, explain
 from estream.configurator.profile import Profile, read_profile
 from estream.configurator.search import Choice, choose, usual_workloads
@@ -158,7 +158,7 @@ def planner(path: str | Path, options: LoadOptions, device_profile: str | Path |
         return Planner(package, profile, options, 2, profile.process_bytes, profile.memory_bytes or 0)
     device = CpuDevice(package.manifest.config, options.threads or machine.default_threads(), options.activations == "float")
     process = machine.resident_bytes()
-    budget = machine.default_budget() if options.memory is None else min(options.memory, machine.largest_budget())
+    budget = machine.budget_of(options.memory)
     setting = Setting(package.manifest, budget, process, options.activations == "float", device.kv_element_bytes)
     setting.floor(Workload.prompt(1)).check(budget, 1)
     profile, _ = profile_for(package, device, options, setting)
@@ -228,10 +228,10 @@ def tune(
     options.check()
     package = open_package(path, options.device)
     device = CpuDevice(package.manifest.config, options.threads or machine.default_threads(), activations == "float")
-    budget = machine.default_budget() if options.memory is None else min(options.memory, machine.largest_budget())
+    budget = machine.budget_of(options.memory)
     process = machine.resident_bytes()
     setting = Setting(package.manifest, budget, process, activations == "float", device.kv_element_bytes)
     return profile_for(package, device, options, setting, force=force)
 
 
-__all__ = ["Plan", "Planner", "PromptPrediction", "key_of", "plan", "planner", "sweep_budgets", "tune"]
+__all__ = ["Plan", "Planner", "PromptPrediction", "plan", "planner", "sweep_budgets", "tune"]

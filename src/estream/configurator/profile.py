@@ -4,14 +4,13 @@ A profile is measured by ``estream tune``, or written by hand from published fig
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from estream.configurator.costs import Costs, MeasuredCosts, RatedCosts
-from estream.configurator.curve import Curve
+from estream.configurator.curve import Curve, number
 from estream.errors import OptionError
 
 FORMAT = "estream-profile"
@@ -152,16 +151,3 @@ def _object(where: str, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise OptionError(f"{where}: '{key}' must be an object, found {value!r}")
     return value
-
-
-def number(where: str, data: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A number that is not negative.
-
-    Raises:
-        OptionError: it is missing, or something else.
-
-    """
-    value = data.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise OptionError(f"{where}: '{key}' must be a number of at least 0, found {value!r}")
-    return float(value)

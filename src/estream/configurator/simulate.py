@@ -8,7 +8,15 @@ import numpy as np
 
 from estream import _native
 from estream.configurator.profile import Profile
-from estream.configurator.simulated import SimulatedClock, SimulatedDevice, SimulatedEmbedding, SimulatedReader, Workload
+from estream.configurator.simulated import (
+    NO_BATCH,
+    NoArrays,
+    SimulatedClock,
+    SimulatedDevice,
+    SimulatedEmbedding,
+    SimulatedReader,
+    Workload,
+)
 from estream.engine.activations import Activations, plan_activations
 from estream.engine.batch import Batch
 from estream.engine.configuration import Configuration
@@ -184,7 +192,7 @@ class SimulatedSweep:
         self._pager.assume_resident(self._resident)
         self._pager.begin(schedule, self._layout.ring_offset, self._layout.ring_bytes)
         sweep = Sweep(self._tape, self._device, self._pager, FinalNorm(np.empty(0, np.float32), None), self._clock)
-        sweep.run(_NO_BATCH, cast("Activations", _NoArrays()), cast("EmbeddingReader", embedding))
+        sweep.run(NO_BATCH, cast("Activations", NoArrays()), cast("EmbeddingReader", embedding))
         self._pager.end()
         used = self._layout.ring_offset + self._layout.ring_bytes + self._plan.bytes - self._layout.activations_offset
         return Prediction(
@@ -195,16 +203,6 @@ class SimulatedSweep:
             bytes_read=self._reader.bytes,
             peak_bytes=self._setting.process_bytes + used,
         )
-
-
-class _NoArrays:
-    """Stands for activations that nobody reads."""
-
-    residual = np.empty((0, 0), np.float32)
-    logits = np.empty((0, 0), np.float32)
-
-
-_NO_BATCH = Batch.of([[0]])
 
 
 def _batch(workload: Workload) -> Batch:

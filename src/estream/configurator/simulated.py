@@ -77,6 +77,16 @@ class SimulatedReader:
         """Nothing runs on its own here."""
 
 
+class NoArrays:
+    """Stands for activations that nobody reads."""
+
+    residual = np.empty((0, 0), np.float32)
+    logits = np.empty((0, 0), np.float32)
+
+
+NO_BATCH = Batch.of([[0]])
+
+
 class SimulatedEmbedding:
     """The embedding rows: the lanes gather them before any page."""
 

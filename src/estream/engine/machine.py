@@ -113,6 +113,11 @@ def default_budget() -> int:
     return resident_bytes() + free - max(64 * MiB, free // 16)
 
 
+def budget_of(memory: int | None) -> int:
+    """What a user asked for, at most what the machine has: more would only invite the kernel to end the process."""
+    return default_budget() if memory is None else min(memory, largest_budget())
+
+
 def cpu_quota() -> float | None:
     """Processors' worth of time that a cgroup grants, or None."""
     quotas = []

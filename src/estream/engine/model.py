@@ -68,8 +68,7 @@ class Model:
             raise OptionError(str(error)) from error
         self._final_norm = package.final_norm()
         self._process_bytes = machine.resident_bytes()
-        # More than the machine has free would only invite the kernel to end the process.
-        self._budget = machine.default_budget() if options.memory is None else min(options.memory, machine.largest_budget())
+        self._budget = machine.budget_of(options.memory)
         self._floor(self._plan(Batch.of([[0]])), 1)
         self._configure()
         self._workspace = self._make_workspace()
