@@ -251,6 +251,7 @@ def test_plan_and_tune_refuse_wrong_usage_in_one_line(demo_package: Package, tmp
     for arguments in (
         ["--prompt-tokens", "x"],
         ["--prompt-tokens", "0"],
+        ["--prompt-tokens", "99999"],
         ["--memory", "much"],
         ["--plot", tmp_path / "a.png"],
         ["--device-profile", "no-such-phone"],

@@ -60,7 +60,7 @@ def plan_command(
     lengths = None if prompt_tokens is None else _lengths(prompt_tokens)
     if plot and not budget_sweep:
         raise OptionError("--plot draws a --budget-sweep; give that too")
-    ready = planner(path, options, None if device_profile is None else profile_path(device_profile))
+    ready = planner(path, options, None if device_profile is None else profile_path(device_profile), lengths)
     if budget_sweep:
         _budgets(ready, lengths[0] if lengths else 1024, plot, as_json)
         return

@@ -107,9 +107,7 @@ class Planner:
             OptionError: a length is below 1 or beyond the context.
 
         """
-        context = self.package.manifest.config.context
-        if bad := [n for n in lengths or () if not 1 <= n <= context]:
-            raise OptionError(f"a prompt of {bad[0]} tokens cannot be planned: the context is {context}")
+        context = _check_lengths(self.package, lengths)
         setting = self.setting(budget)
         setting.floor(Workload.prompt(1)).check(budget, 1)
         fitting = [n for n in lengths or () if setting.floor(Workload.prompt(n)).bytes <= budget]
@@ -141,7 +139,20 @@ def _predict(simulator: Simulator, configuration: Configuration, tokens: int) ->
     return PromptPrediction(tokens, floor, first, later.ttft_s)
 
 
-def planner(path: str | Path, options: LoadOptions, device_profile: str | Path | None = None) -> Planner:
+def _check_lengths(package: Package, lengths: Sequence[int] | None) -> int:
+    """Refuse prompts that the model cannot read; returns its context."""
+    context = package.manifest.config.context
+    if bad := [n for n in lengths or () if not 1 <= n <= context]:
+        raise OptionError(f"a prompt of {bad[0]} tokens cannot be planned: the context is {context}")
+    return context
+
+
+def planner(
+    path: str | Path,
+    options: LoadOptions,
+    device_profile: str | Path | None = None,
+    lengths: Sequence[int] | None = None,
+) -> Planner:
     """A planner for this machine, measured now if it never was for this package, or for the machine of a written profile.
 
     Raises:
@@ -151,6 +162,8 @@ def planner(path: str | Path, options: LoadOptions, device_profile: str | Path |
     """
     options.check()
     package = open_package(path, options.device)
+    # Before anything is measured.
+    _check_lengths(package, lengths)
     if device_profile is not None:
         profile = read_profile(Path(device_profile))
         if options.memory is None and profile.memory_bytes is None:
@@ -191,7 +204,7 @@ def plan(
     """
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, activations=activations)
     lengths = [prompt_tokens] if isinstance(prompt_tokens, int) else prompt_tokens
-    ready = planner(path, options, device_profile)
+    ready = planner(path, options, device_profile, lengths)
     return ready.plan(options.memory or ready.default_budget, lengths)
 
 
