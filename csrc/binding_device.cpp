@@ -271,6 +271,20 @@ void bind_attention_and_router(Device& device) {
           "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
 }
 
+// Operations that a bare loop of the kind's multiplications did on all threads; 0 where the variant has none.
+int64_t peak(CpuDevice& device, const std::string& kind, int64_t rounds) {
+  const PeakLoops& loops = device.peak_loops();
+  const std::pair<const char*, int64_t (*)(int64_t)> kinds[] = {{"int8", loops.bytes},
+                                                                {"float32", loops.floats},
+                                                                {"bfloat16", loops.bfloats},
+                                                                {"int8 tiles", loops.byte_tiles},
+                                                                {"bfloat16 tiles", loops.bfloat_tiles}};
+  require(rounds >= 1, "peak: rounds must be at least 1");
+  for (const auto& [name, loop] : kinds)
+    if (kind == name) return loop ? device.peak(loop, rounds) : 0;
+  throw std::invalid_argument("peak: no kind '" + kind + "'");
+}
+
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -286,7 +300,8 @@ void bind_device(nb::module_& m) {
                         "threads"_a, "exact_attention"_a = false)
                     .def_prop_ro("kv_element_bytes", &CpuDevice::kv_element_bytes)
                     .def_prop_ro("variant", &CpuDevice::variant)
-                    .def_prop_ro("threads", &CpuDevice::threads);
+                    .def_prop_ro("threads", &CpuDevice::threads)
+                    .def("peak", &peak, "kind"_a, "rounds"_a, ReleaseGil());
   bind_products(device);
   bind_rows(device);
   bind_attention_and_router(device);

@@ -1,6 +1,7 @@
 #include "cpu_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace estream {
@@ -27,6 +28,12 @@ CpuDevice::CpuDevice(int threads, bool exact_attention)
       scratch_floats_(std::max<size_t>(attention_scratch_floats(kMaxHeadDim, kMaxValueDim),
                                        static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
       scratch_(scratch_floats_ * threads * sizeof(float)) {}
+
+int64_t CpuDevice::peak(int64_t (*loop)(int64_t rounds), int64_t rounds) {
+  std::atomic<int64_t> done = 0;
+  pool_.run(pool_.threads(), [&](int, int) { done += loop(rounds); });
+  return done;
+}
 
 void CpuDevice::norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y) {
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {

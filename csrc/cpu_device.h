@@ -81,6 +81,9 @@ class CpuDevice {
   const char* variant() const { return kernels_.name; }
   int threads() const { return pool_.threads(); }
   int kv_element_bytes() const { return attention_.element_bytes; }
+  // What bare loops of multiplications do on all threads at once: the operations done.
+  int64_t peak(int64_t (*loop)(int64_t rounds), int64_t rounds);
+  const PeakLoops& peak_loops() const { return kernels_.peak; }
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
   // RMSNorm, or LayerNorm where there is a bias. Columns of y behind the last are set to zero.
