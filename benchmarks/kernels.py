@@ -2,10 +2,10 @@
 
     python benchmarks/kernels.py --threads 2 --rounds 5
 
-Every product is timed in turns with a bare loop of the densest 8-bit vector instruction (and attention with the densest one of
-its type), on the same threads and in the same run; the best of the rounds of each counts. Few tokens are limited by memory: there
-the weights' bytes are set against what the same threads reach by reading the same weights only (their checksum). Where torch is
-installed, its bfloat16 product is timed too. ``ESTREAM_KERNELS`` chooses the variant.
+Every product is timed in turns with a bare loop of the densest 8-bit vector instruction (and attention with the densest one
+of its type), on the same threads and in the same run; the best of the rounds of each counts. Few tokens are limited by memory:
+there the weights' bytes are set against what the same threads reach by reading the same weights only (their checksum). Where
+torch is installed, its bfloat16 product is timed too. ``ESTREAM_KERNELS`` chooses the variant.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,16 +103,16 @@ def experts(device: _native.CpuDevice, name: str, group: int, bits: int, rounds:
     rows = []
     with ThreadPoolExecutor(device.threads) as pool:
         for tokens in TOKENS + FEW_TOKENS:
-            b = work.buffers(tokens)
-            work.run(b)
+            few = tokens in FEW_TOKENS
+            run = partial(work.run, work.buffers(tokens))
+            run()
             best, limit = float("inf"), 0.0
             for _ in range(rounds):
-                best = min(best, *(seconds(lambda: work.run(b)) for _ in range(2)))
-                few = tokens in FEW_TOKENS
+                best = min(best, seconds(run), seconds(run))
                 now = EXPERTS * work.bytes / seconds(lambda: work.read(pool)) / 1e9 if few else peak(device, "int8")
                 limit = max(limit, now)
-            speed = EXPERTS * (work.bytes if tokens in FEW_TOKENS else 6 * hidden * width * tokens) / best / 1e9
-            unit = "GB/s" if tokens in FEW_TOKENS else "GOPS"
+            speed = EXPERTS * (work.bytes if few else 6 * hidden * width * tokens) / best / 1e9
+            unit = "GB/s" if few else "GOPS"
             row = {"shape": name, "bits": bits, "group": group, "tokens": tokens, "speed": speed, "limit": limit, "unit": unit}
             rows.append(row | {"share": speed / limit})
             print(

@@ -106,6 +106,10 @@ class Model:
         """Memory that the arena takes now."""
         return self._workspace.bytes
 
+    def device_seconds(self) -> dict[str, float]:
+        """Seconds that the device has spent so far, by kind of work."""
+        return self._device.seconds()
+
     def close(self) -> None:
         """Stop the lanes and free the arena. Closing twice, or in a forked child, is harmless."""
         if os.getpid() != self._pid:
