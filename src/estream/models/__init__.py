@@ -30,6 +30,7 @@ _MODULES = (
     "olmoe",
     "phimoe",
     "qwen2_moe",
+    "qwen3_5_moe",
     "qwen3_moe",
     "qwen3_next",
 )
