@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("awq", layouts.awq(32), AWQ),
     ):
         layouts.write(root / "plain", root / name, layouts.compress(tensors, one)[0], quantization_config=settings)
-    # No family here stores mxfp4: it is a tensor too many, and its damage is found before that.
+    # In OLMoE mxfp4 is a tensor too many, and its damage is found before that.
     blocks, scales = layouts.mxfp4(torch.randn(2, 5, 64))
     more = {"a_blocks": blocks, "a_scales": scales}
     layouts.write(root / "plain", root / "mxfp4", tensors | more, quantization_config={"quant_method": "mxfp4"})
