@@ -209,11 +209,11 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "config.json a list": ("plain", lambda s: (s / "config.json").write_text("[]") and None, "config.json: expected a JSON"),
     "config.json not text": ("plain", lambda s: (s / "config.json").write_bytes(b"\xff\xfe{") and None, "config.json: cannot"),
     "an unknown architecture": ("plain", config(architectures=["LlamaForCausalLM"]), "LlamaForCausalLM is not supported"),
-    "no architecture": ("plain", config(architectures=None), "model_type 'olmoe' is not supported"),
+    "no architecture": ("plain", config(architectures=None), "'architectures' is missing, and 'model_type' 'olmoe' alone"),
     "an unknown activation": ("plain", config(hidden_act="relu"), "'hidden_act' is 'relu'"),
     "attention with biases": ("plain", config(attention_bias=True), "'attention_bias' is True"),
     "scaled rotary positions": (
-        "plain", config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "'factor' must be a number"
+        "plain", config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "'factor' is missing"
     ),
     "a rotary base that is not a number": ("plain", config(rope_parameters={"rope_theta": "x"}), "'rope_theta' must be"),
     "more chosen experts than there are": ("plain", config(num_experts_per_tok=9), "num_experts_per_tok 9 exceeds"),
