@@ -85,7 +85,7 @@ FAILURES = {
     ("run", "PKG", "--tokens", "3", "--memory", "1MiB"): (1, "below the floor of"),
     ("run", "PKG", "--tokens", "3", "--device", "tpu"): (2, "device must be cpu"),
     ("run", "PKG", "--tokens", "3", "--activations", "int2"): (2, "activations must be int8 or float"),
-    ("run", "PKG", "--tokens", "2049"): (1, "the model's context is 2048"),
+    ("run", "PKG", "--tokens", "9999999999"): (1, "the prompt has 9999999999 tokens, the model's context is 2048"),
     ("run", "PKG", "--prompt", ""): (1, "the prompt is empty"),
     ("run", "PKG", "--chat", "Hello"): (1, "the checkpoint came without a chat template"),
     ("run", "PKG", "--messages", "absent.json"): (1, "absent.json: cannot be read (No such file or directory)"),

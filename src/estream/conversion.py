@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from estream.checkpoint.left_out import left_out, refuse_another_head
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
 from estream.errors import CheckpointError, OptionError
@@ -80,7 +81,7 @@ def convert(
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
-    checkpoint.check(list(all_refs(tensors)), tensors.ignored)
+    checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     destination = Path(destination)
     group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
@@ -113,7 +114,7 @@ def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
     """Every tensor, or part of one, that a package is made of."""
     yield from (tensors.embedding, tensors.final_norm, tensors.head)
-    optional = [tensors.final_norm_bias, tensors.head_bias]
+    optional = [tensors.final_norm_bias, tensors.head_bias, tensors.repeated]
     for layer in tensors.layers:
         yield from layer.parts.values()
         optional.append(layer.shared_gate)
@@ -158,7 +159,8 @@ class _Conversion:
         self._writer.report = self._packer.report(self._config.layers)
         for name, content in self._checkpoint.extras():
             self._writer.add_file(name, content)
-        notes = [*matrix_notes(self._checkpoint, self._tensors, quantization), *self._checkpoint.notes]
+        matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
+        notes = [*matrices, *left_out(self._tensors.ignored), *self._checkpoint.notes]
         self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _advance(self, size: int) -> None:
@@ -187,6 +189,8 @@ class _Conversion:
         if not all_finite(rows, self._checkpoint.dtype(ref)):
             file = self._checkpoint.tensors[ref.name].file.name
             raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
+        if self._tensors.repeated is not None:
+            refuse_another_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
         return rows
 
 

@@ -15,7 +15,7 @@ from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
 from estream.engine.result import TopToken
 from estream.engine.stats import SweepStats
-from estream.errors import PackageError
+from estream.errors import PackageError, PromptError
 from estream.package.package import open_package
 from estream.units import format_bytes, parse_bytes
 
@@ -77,8 +77,10 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         return model.render(given.messages, **given.variables)
     if isinstance(given, int):
         config = model.package.manifest.config
-        # One more than the context is refused as well as any number, and fits into memory.
-        return _random_ids(min(given, config.context + 1), seed, config.vocabulary)
+        # Before they are made: a number may be too large for memory.
+        if given > config.context:
+            raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
+        return _random_ids(given, seed, config.vocabulary)
     return given
 
 
