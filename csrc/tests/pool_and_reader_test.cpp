@@ -28,11 +28,18 @@ bool holds_file(const uint8_t* memory, uint64_t offset, uint64_t length) {
   return std::memcmp(memory, file_bytes(offset, length).data(), length) == 0;
 }
 
+std::string utf8(const std::filesystem::path& path) {
+  const std::u8string text = path.u8string();
+  return {text.begin(), text.end()};
+}
+
 constexpr uint64_t kFileBlocks = 1600;
 
 struct TestFile {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("estream_test_" + std::to_string(getpid()));
-  std::vector<std::string> paths = {path.string()};
+  // Not all of it ASCII: paths are UTF-8 on every system.
+  const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                     (u8"estream_t\u00e9st_" + std::filesystem::path(std::to_string(getpid())).u8string());
+  std::vector<std::string> paths = {utf8(path)};
 
   explicit TestFile(uint64_t bytes = kFileBlocks * kBlock) {
     const std::vector<uint8_t> content = file_bytes(0, bytes);
@@ -114,6 +121,17 @@ int64_t live_threads() {
 
 }  // namespace
 
+void platform_tells_memory_and_processors() {
+  const platform::ProcessMemory before = platform::process_memory();
+  constexpr size_t kBytes = 64 << 20;
+  Arena arena(kBytes);
+  arena.populate(0, kBytes);
+  const platform::ProcessMemory after = platform::process_memory();
+  CHECK(before.resident > 0 && after.peak >= after.resident && after.resident >= before.resident + kBytes / 2);
+  CHECK(platform::available_memory() > 0 && platform::usable_processors() > 0);
+  CHECK(platform::process_lives(getpid()) && !platform::process_lives(0x3ffffffc));
+}
+
 void pool_runs_every_index_once() {
   for (int threads = 1; threads <= 4; threads++) {
     ThreadPool pool(threads);
@@ -152,6 +170,9 @@ void arena_is_aligned_zeroed_writable() {
     CHECK(std::all_of(arena.base(), arena.base() + bytes, [](uint8_t b) { return b == 0; }));
     std::memset(arena.base(), 0xa5, bytes);
     CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
+    // Whether the limits allow it or not, what is there stays.
+    arena.lock();
+    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
   }
 }
 
@@ -167,6 +188,28 @@ void reader_reads_runs_direct_and_buffered() {
         Reader reader(file.paths, lanes, request, direct, checksum);
         check_runs(reader, arena, random);
       }
+}
+
+// What a package's pages are padded to. Windows reads past its cache wherever these tests run, and refuses all else.
+void direct_reads_take_multiples_of_64_kib() {
+  constexpr uint64_t kPad = 64 << 10, kSize = 9 * kPad + 1000;
+  const TestFile file(kSize);
+  Arena arena(16 * kPad);
+  uint8_t* memory = arena.base();
+  const platform::File opened = platform::open_for_reading(file.paths[0], true);
+  for (uint64_t offset = 0; offset < 10 * kPad; offset += kPad)
+    for (uint64_t length = kPad; length <= 4 * kPad; length += kPad) {
+      const uint64_t there = std::min(length, kSize - offset);
+      CHECK(platform::read_at(opened, memory + kPad, length, offset) == static_cast<int64_t>(there));
+      CHECK(holds_file(memory + kPad, offset, there));
+    }
+  CHECK(platform::read_at(opened, memory, kPad, 10 * kPad) == 0);
+#if defined(_WIN32)
+  CHECK(opened.direct);
+  CHECK(platform::read_at(opened, memory, kPad, 512) < 0 && platform::read_at(opened, memory + 512, kPad, 0) < 0);
+  CHECK(platform::read_at(opened, memory, kPad + 512, 0) < 0);
+#endif
+  platform::close(opened);
 }
 
 void reader_reports_failed_pages() {
@@ -195,13 +238,31 @@ void reader_reports_what_cannot_be_read() {
   try {
     Reader(file.paths, 2, kBlock, true, checksum);
   } catch (const std::system_error& error) {
-    thrown = error.code().value() == ENOENT;
+    thrown = error.code() == std::errc::no_such_file_or_directory;
   }
   CHECK(thrown);
-  file.paths[1] = file.path.parent_path().string();  // a directory can be opened, but not read
-  Reader reader(file.paths, 1, kBlock, true, checksum);
-  const ReadOutcome outcome = settled(reader, reader.submit(1, 0, arena.base(), kBlock, {{0, kBlock, 0, false}}));
-  CHECK(outcome.state == ReadState::failed_io && outcome.error == EISDIR);
+  for (const bool direct : {false, true}) {
+    Reader reader({file.paths[0]}, 1, kBlock, direct, checksum);
+    const uint64_t beyond = uint64_t{1} << 63;  // no system has such an offset
+    const ReadOutcome outcome = settled(reader, reader.submit(0, beyond, arena.base(), kBlock, {{0, kBlock, 0, false}}));
+    CHECK(outcome.state == ReadState::failed_io && outcome.error > 0 && outcome.file_offset == beyond);
+    CHECK(!platform::error_text(outcome.error).empty());
+  }
+}
+
+// Linux opens a directory and refuses to read it, Windows refuses to open it.
+void reader_refuses_directories() {
+  const std::string folder = utf8(std::filesystem::temp_directory_path());
+  Arena arena(kBlock);
+  bool refused = false;
+  try {
+    Reader reader({folder}, 1, kBlock, true, checksum);
+    const ReadOutcome outcome = settled(reader, reader.submit(0, 0, arena.base(), kBlock, {{0, kBlock, 0, false}}));
+    refused = outcome.state == ReadState::failed_io && outcome.error == EISDIR;
+  } catch (const std::system_error& error) {
+    refused = error.code() == std::errc::permission_denied;
+  }
+  CHECK(refused);
 }
 
 void reader_cancels() {
