@@ -172,6 +172,7 @@ int usable_processors() {
   return 1;
 }
 
-bool process_lives(int64_t process) { return kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM; }
+// Numbers below 1 would mean groups of processes.
+bool process_lives(int64_t process) { return process > 0 && (kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM); }
 
 }  // namespace estream::platform

@@ -85,7 +85,13 @@ def test_native_under_sanitizers(sanitizers: str, tmp_path: Path):
 def test_native_on_aarch64(tmp_path: Path):
     compiler, emulator = _need("packages g++-aarch64-linux-gnu and qemu-user", f"{AARCH64}-g++", "qemu-aarch64")
     system = ("-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={compiler}")
-    _check([emulator, "-L", f"/usr/{AARCH64}", _build(tmp_path, *system)], tmp_path)
+    program = _build(tmp_path, *system)
+    emulate = [emulator, "-L", f"/usr/{AARCH64}"]
+    assert _check([*emulate, program], tmp_path) == ["neoni8mm", "neondot", "portable"]
+    # Processors that lack the newer instructions: choosing must not trust the compiler.
+    assert _check([*emulate, "-cpu", "cortex-a76", program], tmp_path) == ["neondot", "portable"]
+    older = [*emulate, "-cpu", "cortex-a72", program, "experts_do_not_depend_on_threads_or_company"]
+    assert _check(older, tmp_path) == ["portable"]
 
 
 @pytest.mark.windows

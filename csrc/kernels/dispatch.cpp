@@ -21,6 +21,9 @@ extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni, kernels_
 #if defined(ESTREAM_AMX_VARIANT)
 extern const Kernels kernels_avx512amx;
 #endif
+#if defined(ESTREAM_ARM_VARIANTS)
+extern const Kernels kernels_neon_dot, kernels_neon_i8mm;
+#endif
 
 namespace {
 
@@ -60,6 +63,10 @@ const Variant kVariants[] = {
     {&kernels_avx512vnni, has_avx512_vnni},
     {&kernels_avxvnni, [] { return has_avx2() && has_avx_vnni(); }},
     {&kernels_avx2, has_avx2},
+#endif
+#if defined(ESTREAM_ARM_VARIANTS)
+    {&kernels_neon_i8mm, [] { return platform::arm_features().dot_product && platform::arm_features().integer_product; }},
+    {&kernels_neon_dot, [] { return platform::arm_features().dot_product; }},
 #endif
     {&kernels_portable, [] { return true; }},
 };

@@ -22,6 +22,7 @@
   TEST(reader_publishes_failures_last)              \
   TEST(reader_wakes_who_waits_for_a_cancelled_page) \
   TEST(codes_are_exact_in_every_variant)            \
+  TEST(integers_are_exact_in_every_variant)         \
   TEST(products_match_their_definition)             \
   TEST(float_kernels_match_their_definition)        \
   TEST(attention_matches_its_definition)            \
@@ -29,6 +30,7 @@
   TEST(checksums_are_those_of_xxh3)                 \
   TEST(packing_comes_back_close)                    \
   TEST(given_codes_are_kept)                        \
+  TEST(calibrated_codes_are_the_same_and_better)    \
   TEST(experts_do_not_depend_on_threads_or_company) \
   TEST(routing_breaks_ties_by_id)
 
