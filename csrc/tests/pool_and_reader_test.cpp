@@ -1,13 +1,10 @@
-// The thread pool, the arena and the reader.
-#include <unistd.h>
-
+// The thread pool and the reader.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <system_error>
@@ -16,6 +13,7 @@
 #include "arena.h"
 #include "harness.h"
 #include "reader.h"
+#include "test_file.h"
 #include "thread_pool.h"
 
 namespace estream::tests {
@@ -23,34 +21,6 @@ namespace estream::tests {
 namespace {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-bool holds_file(const uint8_t* memory, uint64_t offset, uint64_t length) {
-  return std::memcmp(memory, file_bytes(offset, length).data(), length) == 0;
-}
-
-std::string utf8(const std::filesystem::path& path) {
-  const std::u8string text = path.u8string();
-  return {text.begin(), text.end()};
-}
-
-constexpr uint64_t kFileBlocks = 1600;
-
-struct TestFile {
-  // Not all of it ASCII: paths are UTF-8 on every system.
-  const std::filesystem::path path = std::filesystem::temp_directory_path() /
-                                     (u8"estream_t\u00e9st_" + std::filesystem::path(std::to_string(getpid())).u8string());
-  std::vector<std::string> paths = {utf8(path)};
-
-  explicit TestFile(uint64_t bytes = kFileBlocks * kBlock) {
-    const std::vector<uint8_t> content = file_bytes(0, bytes);
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(bytes));
-    CHECK(std::filesystem::file_size(path) == bytes);
-  }
-  ~TestFile() { std::filesystem::remove(path); }
-};
-
-uint64_t checksum(const void* data, size_t bytes) { return find_kernels("portable")->checksum(data, bytes); }
 
 ReadOutcome settled(Reader& reader, uint64_t ticket) {
   for (int i = 0; i < 600; i++)
@@ -121,17 +91,6 @@ int64_t live_threads() {
 
 }  // namespace
 
-void platform_tells_memory_and_processors() {
-  const platform::ProcessMemory before = platform::process_memory();
-  constexpr size_t kBytes = 64 << 20;
-  Arena arena(kBytes);
-  std::memset(arena.base(), 1, kBytes);  // an emulator may take a request to populate for advice
-  const platform::ProcessMemory after = platform::process_memory();
-  CHECK(before.resident > 0 && after.peak >= after.resident && after.resident >= before.resident + kBytes / 2);
-  CHECK(platform::available_memory() > 0 && platform::usable_processors() > 0);
-  CHECK(platform::process_lives(getpid()) && !platform::process_lives(0x3ffffffc));
-}
-
 void pool_runs_every_index_once() {
   for (int threads = 1; threads <= 4; threads++) {
     ThreadPool pool(threads);
@@ -162,20 +121,6 @@ void pool_wakes_sleeping_workers() {
   }
 }
 
-void arena_is_aligned_zeroed_writable() {
-  for (const size_t bytes : {size_t{1}, (size_t{2} << 20) + 1, size_t{5} << 20}) {
-    Arena arena(bytes);
-    arena.populate(0, bytes / 2);
-    CHECK(arena.bytes() == bytes && reinterpret_cast<uintptr_t>(arena.base()) % (2u << 20) == 0);
-    CHECK(std::all_of(arena.base(), arena.base() + bytes, [](uint8_t b) { return b == 0; }));
-    std::memset(arena.base(), 0xa5, bytes);
-    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
-    // Whether the limits allow it or not, what is there stays.
-    arena.lock();
-    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
-  }
-}
-
 void reader_reads_runs_direct_and_buffered() {
   const TestFile file;
   Random random{1};
@@ -188,28 +133,6 @@ void reader_reads_runs_direct_and_buffered() {
         Reader reader(file.paths, lanes, request, direct, checksum);
         check_runs(reader, arena, random);
       }
-}
-
-// What a package's pages are padded to. Windows reads past its cache wherever these tests run, and refuses all else.
-void direct_reads_take_multiples_of_64_kib() {
-  constexpr uint64_t kPad = 64 << 10, kSize = 9 * kPad + 1000;
-  const TestFile file(kSize);
-  Arena arena(16 * kPad);
-  uint8_t* memory = arena.base();
-  const platform::File opened = platform::open_for_reading(file.paths[0], true);
-  for (uint64_t offset = 0; offset < 10 * kPad; offset += kPad)
-    for (uint64_t length = kPad; length <= 4 * kPad; length += kPad) {
-      const uint64_t there = std::min(length, kSize - offset);
-      CHECK(platform::read_at(opened, memory + kPad, length, offset) == static_cast<int64_t>(there));
-      CHECK(holds_file(memory + kPad, offset, there));
-    }
-  CHECK(platform::read_at(opened, memory, kPad, 10 * kPad) == 0);
-#if defined(_WIN32)
-  CHECK(opened.direct);
-  CHECK(platform::read_at(opened, memory, kPad, 512) < 0 && platform::read_at(opened, memory + 512, kPad, 0) < 0);
-  CHECK(platform::read_at(opened, memory, kPad + 512, 0) < 0);
-#endif
-  platform::close(opened);
 }
 
 void reader_reports_failed_pages() {
