@@ -6,3 +6,4 @@ set(CMAKE_CXX_COMPILER zig c++)
 set(CMAKE_CXX_COMPILER_TARGET aarch64-windows-gnu)
 set(CMAKE_CXX_ARCHIVE_CREATE "zig ar qc <TARGET> <OBJECTS>")
 set(CMAKE_CXX_ARCHIVE_FINISH "")
+set(ESTREAM_ARM_TARGET "-mcpu=generic") # Zig has no -march=armv8.2-a
