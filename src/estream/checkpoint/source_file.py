@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from estream import system
 from estream.errors import CheckpointError
 from estream.units import MiB, round_up
 
@@ -21,18 +22,11 @@ def read_bytes(file: Path, offset: int, size: int) -> np.ndarray:
 
     """
     try:
-        if size >= _SMALLEST_DIRECT:
-            try:
-                handle = os.open(file, os.O_RDONLY | os.O_DIRECT)
-            except OSError:
-                # The file system has no direct I/O; a file that cannot be opened fails here again.
-                handle = os.open(file, os.O_RDONLY)
-        else:
-            handle = os.open(file, os.O_RDONLY)
+        handle = system.open_for_reading(file, direct=size >= _SMALLEST_DIRECT)
         try:
             data = _read_aligned(file, handle, offset, size)
             # Where reads went through the cache: nothing reads a checkpoint twice.
-            os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
+            system.forget(handle, offset, size)
             return data
         finally:
             os.close(handle)
@@ -45,7 +39,7 @@ def _read_aligned(file: Path, handle: int, offset: int, size: int) -> np.ndarray
     buffer = _aligned_buffer(round_up(end - first, _BLOCK))
     done = 0
     while first + done < end:
-        n = os.preadv(handle, [buffer[done:].data], first + done)
+        n = system.read_at(handle, buffer[done:].data, first + done)
         if first + done + n < end and n < _BLOCK:
             raise CheckpointError(f"{file}: ends at byte {first + done + n}, inside a tensor; the file is truncated")
         # Direct I/O goes on from an aligned place only.

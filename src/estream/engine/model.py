@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from estream import _native
+from estream import _native, system
 from estream.configurator.configure import configure
 from estream.configurator.simulate import Setting
 from estream.configurator.simulated import Workload
@@ -46,7 +46,7 @@ def _abandon_in_child() -> None:
         model._abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+system.call_after_fork(_abandon_in_child)
 
 
 class Model:

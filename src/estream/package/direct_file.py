@@ -8,6 +8,7 @@ from typing import Self
 
 import numpy as np
 
+from estream import system
 from estream.units import MiB
 
 _BLOCK = 4096
@@ -21,12 +22,7 @@ class DirectFile:
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        try:
-            self._handle = os.open(path, flags | os.O_DIRECT, 0o644)
-        except OSError:
-            # The file system has no direct I/O; a target that cannot be written fails here again.
-            self._handle = os.open(path, flags, 0o644)
+        self._handle = system.open_for_writing(path)
         self._memory = mmap.mmap(-1, _BUFFER)
         self._buffer = np.frombuffer(self._memory, np.uint8)
         self._filled = 0

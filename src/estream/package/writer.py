@@ -1,7 +1,6 @@
 """Writing a package beside its final place and renaming it when it is whole."""
 
 import errno
-import fcntl
 import os
 import shutil
 import uuid
@@ -15,7 +14,7 @@ import numpy as np
 from safetensors.numpy import save
 
 import estream
-from estream import _native
+from estream import _native, system
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
 from estream.package.direct_file import DirectFile
@@ -162,12 +161,10 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
     """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
     folder = destination.with_name(f".{destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}")
     folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        with system.hold_folder(folder):
+            yield folder
     finally:
-        os.close(lock)
         if folder.exists():
             shutil.rmtree(folder)
 
@@ -191,17 +188,9 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise PackageError(f"{destination}: exists already, another conversion was faster") from error
-    _sync_folder(destination.parent)
+    system.sync_folder(destination.parent)
     if aside.exists():
         shutil.rmtree(aside)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove_stale(parent: Path, name: str) -> None:
@@ -219,16 +208,4 @@ def _remove_stale(parent: Path, name: str) -> None:
 def _is_being_written(folder: Path) -> bool:
     """Whether its writer lives: it holds a lock on the folder, or has just made it and not yet locked it."""
     writer = folder.name.rpartition(_PARTIAL)[2].partition("-")[0]
-    if Path(f"/proc/{writer}").exists():
-        return True
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return system.process_lives(writer) or system.is_held(folder)

@@ -1,12 +1,12 @@
 """Tensors as Hugging Face names and orders them, read from where GGUF keeps them."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from estream import system
 from estream.checkpoint.gguf.reader import GgufTensor
 from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.errors import CheckpointError
@@ -159,7 +159,7 @@ def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
     try:
         with open(tensor.file, "rb", buffering=0) as handle:
             while done < len(view):
-                n = os.preadv(handle.fileno(), [view[done:]], offset + done)
+                n = system.read_at(handle.fileno(), view[done:], offset + done)
                 if n == 0:
                     raise CheckpointError(
                         f"{tensor.file}: ends at byte {offset + done}, inside tensor '{tensor.name}'; it was cut meanwhile"
