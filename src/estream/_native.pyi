@@ -62,12 +62,12 @@ class Packer:
     def pack(
         self,
         matrix: Matrix,
-        source: NDArray[numpy.uint8],
+        sources: Sequence[NDArray[numpy.uint8]],
         dtype: str,
         columns: int,
         order: NDArray[numpy.int32],
         to: NDArray[numpy.uint8],
-    ) -> int: ...
+    ) -> tuple[int, float, float]: ...
     def pack_codes(
         self,
         matrix: Matrix,
@@ -79,7 +79,7 @@ class Packer:
     def error(
         self,
         matrix: Matrix,
-        source: NDArray[numpy.uint8],
+        sources: Sequence[NDArray[numpy.uint8]],
         dtype: str,
         columns: int,
         order: NDArray[numpy.int32],

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from estream.buffers import BUFFERS
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
 from estream.errors import CheckpointError, OptionError
@@ -94,8 +95,11 @@ def convert(
     calibration = None
     if options.calibrate is not None:
         calibration = _calibration(Path(options.calibrate), checkpoint, tensors, spec)
-    with write_package(destination, spec, options.force) as writer:
-        _Conversion(checkpoint, tensors, writer, progress, calibration).run()
+    try:
+        with write_package(destination, spec, options.force) as writer:
+            _Conversion(checkpoint, tensors, writer, progress, calibration).run()
+    finally:
+        BUFFERS.clear()
     return open_package(destination, options.device)
 
 

@@ -98,7 +98,7 @@ class PageWeights:
         # Slices of an expert cut their columns from one matrix, which is read once.
         read = (lambda ref, _first, _count: self._down(ref)) if source.columns else None
         rows = read_matrix(self._checkpoint, source, part, read)
-        if rows.values is None or part.name == "down":
+        if not rows.values or part.name == "down":
             return rows
         if spec.kind == "attention":
             return (
@@ -111,9 +111,9 @@ class PageWeights:
     def _balanced(self, gate_up: MatrixRows, down: MatrixRows) -> tuple[MatrixRows, MatrixRows]:
         """A column of ``down`` against a row of ``up``, which SwiGLU takes linearly; other gates do not."""
         moe = self._config.moe
-        if gate_up.values is None or down.values is None or moe.gate_limit > 0.0 or moe.expert_bias:
+        if not gate_up.values or not down.values or moe.gate_limit > 0.0 or moe.expert_bias:
             return gate_up, down
-        some = replace(down, values=down.values[list(evenly(down.count, 2 * SAMPLED_ROWS))])
+        some = replace(down, values=(down.values[0][list(evenly(down.count, 2 * SAMPLED_ROWS))],))
         inner = balancing_exponents(column_magnitudes([some.floats()]))
         return gate_up.scaled(np.concatenate([np.zeros_like(inner), -inner])[:, None]), down.scaled(inner)
 
