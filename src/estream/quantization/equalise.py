@@ -9,7 +9,7 @@ The idea is SmoothQuant's (arXiv 2211.10438); here it needs no data, because onl
 and a channel within a factor of 2.8 of the usual stays as it is, bit for bit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -50,6 +50,6 @@ def scale(values: np.ndarray, exponents: np.ndarray) -> np.ndarray:
     return np.ldexp(values, exponents) if exponents.any() else values
 
 
-def evenly(count: int, sampled: int) -> Sequence[int]:
+def evenly(count: int, sampled: int) -> range:
     """At most ``sampled`` of 0..count-1, evenly spread."""
     return range(0, count, -(-count // sampled))

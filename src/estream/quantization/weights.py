@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -27,6 +26,7 @@ from estream.quantization.rows import MatrixRows, MatrixSource, read_matrix
 
 #: What a page is made of, by the names of its parts.
 PageRows = dict[str, MatrixRows | np.ndarray]
+_ROWS_AT_ONCE = 32
 #: The norm in front of the matrices of a page of this kind.
 _NORMS = {"input_norm": "attention", "input_norm_bias": "attention", "post_norm": "mlp", "post_norm_bias": "mlp"}
 
@@ -113,8 +113,10 @@ class PageWeights:
         moe = self._config.moe
         if not gate_up.values or not down.values or moe.gate_limit > 0.0 or moe.expert_bias:
             return gate_up, down
-        some = replace(down, values=(down.values[0][list(evenly(down.count, 2 * SAMPLED_ROWS))],))
-        inner = balancing_exponents(column_magnitudes([some.floats()]))
+        some = down.values[0][:: evenly(down.count, 2 * SAMPLED_ROWS).step]
+        # In pieces that stay in the cache.
+        pieces = (some[at : at + _ROWS_AT_ONCE] for at in range(0, len(some), _ROWS_AT_ONCE))
+        inner = balancing_exponents(column_magnitudes(widen(piece, down.dtype) for piece in pieces))
         return gate_up.scaled(np.concatenate([np.zeros_like(inner), -inner])[:, None]), down.scaled(inner)
 
     def _columns(self, norm: str, layer: int) -> np.ndarray:
