@@ -27,14 +27,19 @@ void check_order(const Matrix& m, const Order& order, int64_t row_count) {
 }
 
 // The rows of one or more arrays, one after another.
-WeightRows weight_rows(const Matrix& m, const Sources& sources, const std::string& dtype, int columns, const Order& order) {
-  require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
+WeightRows weight_rows(const Sources& sources, const std::string& dtype, int columns) {
   WeightRows found{weight_type(dtype), columns, {}};
   const size_t item = found.type == WeightType::float32 ? 4 : 2, row = item * static_cast<size_t>(columns);
   for (const ConstBytes& source : sources) {
     require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
     for (size_t at = 0; at + row <= source.size(); at += row) found.rows.push_back(source.data() + at);
   }
+  return found;
+}
+
+WeightRows weight_rows(const Matrix& m, const Sources& sources, const std::string& dtype, int columns, const Order& order) {
+  require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
+  WeightRows found = weight_rows(sources, dtype, columns);
   check_order(m, order, static_cast<int64_t>(found.rows.size()));
   return found;
 }
@@ -88,6 +93,11 @@ void unpack(const Matrix& m, const ConstBytes& packed, const Floats& out) {
   unpack_matrix(at, out.data());
 }
 
+void column_squares(const ConstBytes& source, const std::string& dtype, const Array<double, 1>& sums) {
+  require(sums.shape(0) > 0, "sums must have a place for each column");
+  add_column_squares(weight_rows({source}, dtype, static_cast<int>(sums.shape(0))), sums.data());
+}
+
 }  // namespace
 
 void bind_packing(nb::module_& m) {
@@ -106,6 +116,7 @@ void bind_packing(nb::module_& m) {
            "to"_a.noconvert(), ReleaseGil())
       .def("error", &Packer::error, "matrix"_a, "sources"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
            "packed"_a.noconvert(), ReleaseGil());
+  m.def("column_squares", &column_squares, "source"_a.noconvert(), "dtype"_a, "sums"_a.noconvert(), ReleaseGil());
   m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
 }
 

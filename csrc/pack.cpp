@@ -28,10 +28,12 @@ size_t bytes_of(WeightType type) { return type == WeightType::float32 ? 4 : 2; }
 
 void load_weights(WeightType type, const void* from, int count, float* to) {
   const auto* halves = static_cast<const uint16_t*>(from);
-  for (int k = 0; k < count; k++)
-    to[k] = type == WeightType::float32   ? static_cast<const float*>(from)[k]
-            : type == WeightType::float16 ? half_to_float(halves[k])
-                                          : from_bits(static_cast<uint32_t>(halves[k]) << 16);
+  if (type == WeightType::float32)
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof *to);
+  else if (type == WeightType::float16)
+    for (int k = 0; k < count; k++) to[k] = half_to_float(halves[k]);
+  else
+    for (int k = 0; k < count; k++) to[k] = from_bits(static_cast<uint32_t>(halves[k]) << 16);
 }
 
 // Puts the codes of one lane of a block where they belong: four bytes of each 128.
@@ -187,6 +189,17 @@ PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int
     }
   });
   return sum_of(panels);
+}
+
+void add_column_squares(const WeightRows& source, double* sums) {
+  constexpr int kAtOnce = 256;
+  float values[kAtOnce];
+  for (const uint8_t* row : source.rows)
+    for (int first = 0; first < source.columns; first += kAtOnce) {
+      const int count = std::min(kAtOnce, source.columns - first);
+      load_weights(source.type, row + first * bytes_of(source.type), count, values);
+      for (int i = 0; i < count; i++) sums[first + i] += double{values[i]} * values[i];
+    }
 }
 
 void unpack_matrix(const PackedMatrix& m, float* out) {

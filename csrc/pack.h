@@ -43,6 +43,9 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
 // What the weights of a matrix that is packed already differ from their source.
 PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m);
 
+// Adds the squares of each column to `sums` [columns].
+void add_column_squares(const WeightRows& source, double* sums);
+
 // The weights that a packed matrix stands for: out [outputs, inputs], output i to row i.
 void unpack_matrix(const PackedMatrix& m, float* out);
 

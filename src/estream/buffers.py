@@ -9,6 +9,7 @@ from estream.units import MiB, round_up
 ALIGNMENT = 4096
 #: Sizes are rounded up to this, so that a buffer fits the next of about its size.
 _STEP = MiB // 4
+_HUGE_PAGE = 2 * MiB
 
 
 class BufferPool:
@@ -45,8 +46,9 @@ class BufferPool:
                 self._free.appendleft(memory)
         if found is not None:
             return found
-        raw = np.empty(room + ALIGNMENT, np.uint8)
-        start = -raw.ctypes.data % ALIGNMENT
+        # NumPy asks for huge pages, of which direct I/O has fewer to pin.
+        raw = np.empty(room + _HUGE_PAGE, np.uint8)
+        start = -raw.ctypes.data % _HUGE_PAGE
         return raw[start : start + room]
 
 
