@@ -104,9 +104,6 @@ def convert(
 
 
 def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, spec: PackageSpec) -> Calibration:
-    moe = spec.config.moe
-    if moe.expert_bias or moe.gate_limit > 0.0:
-        raise OptionError(f"--calibrate: {spec.config.family} has experts with biases or clamped gates; leave it out")
     if experts_keep_codes(checkpoint, tensors, spec.quantization):
         raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
     windows = calibration_windows(text, checkpoint.path, spec.config)

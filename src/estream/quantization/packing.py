@@ -54,7 +54,7 @@ class PagePacker:
         """
         data, matrices = self._begin(spec, rows)
         for part, of_part, into in matrices:
-            self._fill(spec, part, of_part, into)
+            self._fill(spec, part, of_part, into, rows.get(f"{part.name}_bias"))
         if self._calibration is not None:
             self._calibration.compute(spec, data, self._exact(self._calibration.exact_page(spec), rows, data))
         return data
@@ -89,14 +89,16 @@ class PagePacker:
             self._round(part, of_part, into)
         return data
 
-    def _fill(self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> None:
+    def _fill(
+        self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray, bias: MatrixRows | np.ndarray | None
+    ) -> None:
         tally = self.tallies.setdefault((spec.kind, rows.stored_as), KindTally())
         if rows.codes is not None and rows.scales is not None:
             self._check(rows, self._packer.pack_codes(_matrix(part), rows.codes, rows.scales, rows.order, into))
             tally.kept += 1
             return
         if self._calibration is not None and spec.kind == "expert":
-            error, squared = self._choose(self._calibration, spec, part, rows, into)
+            error, squared = self._choose(spec, part, rows, into, bias)
         else:
             error, squared = self._round(part, rows, into)
         tally.requantised += 1
@@ -111,12 +113,14 @@ class PagePacker:
         return sums[0], sums[1]
 
     def _choose(
-        self, calibration: Calibration, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray
+        self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray, bias: MatrixRows | np.ndarray | None
     ) -> tuple[float, float]:
+        assert self._calibration is not None
         floats = rows.floats()
         usable = (np.abs(floats) <= _LARGEST_WEIGHT).all(1)
         self._check(rows, -1 if usable.all() else int(np.argmin(usable)))
-        chosen = calibration.choose(spec, part, floats)
+        of_rows = in_source_order(bias, rows) if isinstance(bias, np.ndarray) else None
+        chosen = self._calibration.choose(spec, part, floats, of_rows)
         self._check(rows, self._packer.pack_codes(_matrix(part), chosen.codes, chosen.scales, rows.order, into))
         self._errors.add("outputs", spec.layer, chosen.squared_error, chosen.squared)
         return self._packer.error(_matrix(part), _bytes(rows), rows.dtype, part.source_inputs, rows.order, into)
@@ -134,6 +138,13 @@ class PagePacker:
 
 def _matrix(part: MatrixPart) -> "_native.Matrix":
     return _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
+
+
+def in_source_order(bias: np.ndarray, rows: MatrixRows) -> np.ndarray:
+    """The bias of a matrix's outputs, float32 [outputs], brought into the order of its rows, float32 [rows]."""
+    found, order = np.zeros(rows.count, np.float32), rows.order
+    found[order[order >= 0]] = bias[: len(order)][order >= 0]
+    return found
 
 
 def _bytes(rows: MatrixRows) -> list[np.ndarray]:
