@@ -108,7 +108,8 @@ def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors
         raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
     windows = calibration_windows(text, checkpoint.path, spec.config)
     embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
-    return Calibration(spec.config, spec.quantization, windows, embeddings, text.name)
+    final_norm = PageWeights(checkpoint, spec.config, tensors).final_norm()
+    return Calibration(spec.config, spec.quantization, windows, embeddings, final_norm, text.name)
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:

@@ -16,6 +16,7 @@ from estream.checkpoint.source import CheckpointSource
 from estream.engine import machine
 from estream.models.config import ModelConfig, MoeConfig, TensorRef
 from estream.package.layout import PageSpec, Quantization, expert_layout
+from estream.package.package import FinalNorm
 from estream.package.parts import MatrixPart
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
@@ -26,6 +27,8 @@ _BORROWED_TOKENS = 512
 #: Tokens by which the error of an expert's outputs is measured, and tokens whose inputs are taken at once.
 _MEASURED_TOKENS = 256
 _TOKENS_AT_ONCE = 4096
+#: For each channel of the hidden state, so that moving the head's columns does not just learn the text.
+_TOKENS_PER_CHANNEL = 4
 
 _EXACT_BITS = 8
 
@@ -66,14 +69,24 @@ class Calibration:
     """Pages come in tape order: codes are chosen for one, then the text goes through it."""
 
     def __init__(
-        self, config: ModelConfig, quantization: Quantization, windows: list[np.ndarray], embeddings: np.ndarray, name: str
+        self,
+        config: ModelConfig,
+        quantization: Quantization,
+        windows: list[np.ndarray],
+        embeddings: np.ndarray,
+        final_norm: FinalNorm,
+        name: str,
     ) -> None:
-        """``embeddings`` float32 [tokens of all windows, hidden]; ``name`` is the text's, for the report."""
+        """``embeddings`` float32 [tokens of all windows, hidden]; ``final_norm`` as the package has it; ``name`` is the text's,
+        for the report.
+        """
         self._exact_layout = expert_layout(config, replace(quantization, expert_bits=_EXACT_BITS))
         self._written = TextStream(config, quantization, windows, embeddings, float_activations=False)
         self._exact = TextStream(config, quantization, windows, embeddings, float_activations=True)
         self._chooser = _native.CodeChooser(machine.default_threads())
+        self._final_norm = final_norm
         self._correction: tuple[int, np.ndarray] | None = None
+        self._head: np.ndarray | None = None
         self._inputs: tuple[tuple[int, int], _Inputs, InputStatistics] | None = None
         self._moe = config.moe
         self._gate_up: _GateUp | None = None
@@ -115,6 +128,19 @@ class Calibration:
         some = slice(None, None, -(-len(inputs.x) // _MEASURED_TOKENS))
         outputs = inputs.exact[some] @ rows.T
         return Codes(codes, scales, _squared(inputs.x[some] @ chosen.T - outputs), _squared(outputs))
+
+    def head(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the head, float32 [any, hidden], moved to make up for the errors of all layers before it."""
+        hidden = rows.shape[1]
+        if self._written.tokens < _TOKENS_PER_CHANNEL * hidden:
+            return rows
+        if self._head is None:
+            correction = Correction(hidden)
+            for first in range(0, self._written.tokens, _TOKENS_AT_ONCE):
+                part = slice(first, first + _TOKENS_AT_ONCE)
+                correction.add(*(stream.normalised(part, self._final_norm) for stream in (self._written, self._exact)))
+            self._head = correction.matrix()
+        return np.asarray(rows + rows @ self._head)
 
     def _of_expert(self, spec: PageSpec, padded: int) -> tuple[_Inputs, InputStatistics]:
         """What reaches an expert; slices of one have the same inputs."""

@@ -1,6 +1,6 @@
 """Making pages: codes kept as the checkpoint has them, values rounded to searched scales, or codes chosen for a text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -99,6 +99,9 @@ class PagePacker:
             return
         if self._calibration is not None and spec.kind == "expert":
             error, squared = self._choose(spec, part, rows, into, bias)
+        elif self._calibration is not None and spec.kind == "head":
+            moved = replace(rows, values=(self._calibration.head(rows.floats()),), dtype="float32")
+            error, squared = self._round(part, moved, into)
         else:
             error, squared = self._round(part, rows, into)
         tally.requantised += 1
