@@ -16,39 +16,33 @@ import sys
 from pathlib import Path
 
 _PEER = """
-import ctypes, importlib, json, random, sys, time
+import importlib, json, random, sys, time
 module, path, tokens, threads = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-L = importlib.import_module(module)
-low = L.llama_cpp if hasattr(L, "llama_cpp") else L
+low = importlib.import_module(module)
 low.llama_backend_init()
-model_params = low.llama_model_default_params()
-if hasattr(model_params, "repack_tensors"):
-    model_params.repack_tensors = True
-    model_params.use_mmap = False
+options = low.llama_model_default_params()
+options.n_gpu_layers = 0
+if hasattr(options, "repack_tensors"):
+    options.repack_tensors, options.use_mmap = True, False
 load = getattr(low, "llama_model_load_from_file", None) or low.llama_load_model_from_file
-model = load(path.encode(), model_params)
-context_params = low.llama_context_default_params()
-context_params.n_ctx = 2 * tokens
-context_params.n_batch = context_params.n_ubatch = tokens
-context_params.n_threads = context_params.n_threads_batch = threads
+model = load(path.encode(), options)
 make = getattr(low, "llama_init_from_model", None) or low.llama_new_context_with_model
-context = make(model, context_params)
-batch = low.llama_batch_init(tokens, 0, 1)
-seconds = []
 for turn in range(2):
-    random.seed(turn)
-    clear = getattr(low, "llama_kv_self_clear", None) or getattr(low, "llama_kv_cache_clear", None)
-    if clear: clear(context)
-    else: low.llama_memory_clear(low.llama_get_memory(context), True)
+    options = low.llama_context_default_params()
+    options.n_ctx = options.n_batch = options.n_ubatch = tokens
+    options.n_threads = options.n_threads_batch = threads
+    context = make(model, options)
+    batch = low.llama_batch_init(tokens, 0, 1)
     batch.n_tokens = tokens
     for i in range(tokens):
         batch.token[i], batch.pos[i], batch.n_seq_id[i] = random.randrange(30000), i, 1
         batch.seq_id[i][0], batch.logits[i] = 0, i == tokens - 1
     begin = time.perf_counter()
     assert low.llama_decode(context, batch) == 0
-    if hasattr(low, "llama_synchronize"): low.llama_synchronize(context)
-    seconds.append(time.perf_counter() - begin)
-print(json.dumps(seconds[-1]))
+    seconds = time.perf_counter() - begin
+    low.llama_batch_free(batch)
+    low.llama_free(context)
+print(json.dumps(seconds))
 """
 
 _OURS = """

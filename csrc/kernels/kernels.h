@@ -165,6 +165,20 @@ struct PeakLoops {
   int64_t (*bfloat_tiles)(int64_t rounds) = nullptr;
 };
 
+enum class WeightType { float32, float16, bfloat16 };
+
+// One group of the 32 outputs of a panel, which is to be quantised.
+struct PackBlock {
+  const void* rows[kPanel];  // where each output's first weight of the group is; zeros where an output is padding
+  WeightType type;
+  int bits;
+  int group;
+  uint8_t* to;  // as PackedMatrix lays it: codes, then scales
+  // Of each output, out. `squared` is not finite where a weight is not.
+  float squared_error[kPanel];
+  float squared[kPanel];
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
@@ -184,8 +198,8 @@ struct Kernels {
   AttentionKernels attention;  // the fast one: in bfloat16 where the processor has it
   LinearKernels linear;
   void (*add)(const float* x, float weight, float* y, int columns);
-  // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
-  uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);
+  // Chooses the scales and codes of one group of a panel; a scale that overflows is infinite.
+  void (*pack_block)(PackBlock& block);
   uint64_t (*checksum)(const void* data, size_t bytes);
   // For many rows at once; null in the portable variant. Brings one block of 16 of the rows into tile order; then the same
   // product for all of them, with the same bits. scratch holds 32 floats for each row, rounded up to 16 rows.

@@ -20,7 +20,7 @@ constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
   return {name,   rms_norm, layer_norm, quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
-          linear, add,      pack_group, checksum,     nullptr, nullptr,      calibrate_panel,    {}};
+          linear, add,      pack_block, checksum,     nullptr, nullptr,      calibrate_panel,    {}};
 }
 
 #if defined(ESTREAM_BLOCKED)

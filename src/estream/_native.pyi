@@ -62,12 +62,12 @@ class Packer:
     def pack(
         self,
         matrix: Matrix,
-        source: NDArray[numpy.uint8],
+        sources: Sequence[NDArray[numpy.uint8]],
         dtype: str,
         columns: int,
         order: NDArray[numpy.int32],
         to: NDArray[numpy.uint8],
-    ) -> int: ...
+    ) -> tuple[int, float, float]: ...
     def pack_codes(
         self,
         matrix: Matrix,
@@ -79,13 +79,14 @@ class Packer:
     def error(
         self,
         matrix: Matrix,
-        source: NDArray[numpy.uint8],
+        sources: Sequence[NDArray[numpy.uint8]],
         dtype: str,
         columns: int,
         order: NDArray[numpy.int32],
         packed: NDArray[numpy.uint8],
     ) -> tuple[float, float]: ...
 
+def column_squares(source: NDArray[numpy.uint8], dtype: str, sums: NDArray[numpy.float64]) -> None: ...
 def unpack(matrix: Matrix, packed: NDArray[numpy.uint8], out: NDArray[numpy.float32]) -> None: ...
 def process_memory() -> tuple[int, int]: ...
 def available_memory() -> int: ...

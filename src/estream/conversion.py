@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from estream.buffers import BUFFERS
 from estream.checkpoint.left_out import left_out, refuse_another_head
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
@@ -95,20 +96,21 @@ def convert(
     calibration = None
     if options.calibrate is not None:
         calibration = _calibration(Path(options.calibrate), checkpoint, tensors, spec)
-    with write_package(destination, spec, options.force) as writer:
-        _Conversion(checkpoint, tensors, writer, progress, calibration).run()
+    try:
+        with write_package(destination, spec, options.force) as writer:
+            _Conversion(checkpoint, tensors, writer, progress, calibration).run()
+    finally:
+        BUFFERS.clear()
     return open_package(destination, options.device)
 
 
 def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, spec: PackageSpec) -> Calibration:
-    moe = spec.config.moe
-    if moe.expert_bias or moe.gate_limit > 0.0:
-        raise OptionError(f"--calibrate: {spec.config.family} has experts with biases or clamped gates; leave it out")
     if experts_keep_codes(checkpoint, tensors, spec.quantization):
         raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
     windows = calibration_windows(text, checkpoint.path, spec.config)
     embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
-    return Calibration(spec.config, spec.quantization, windows, embeddings, text.name)
+    final_norm = PageWeights(checkpoint, spec.config, tensors).final_norm()
+    return Calibration(spec.config, spec.quantization, windows, embeddings, final_norm, text.name)
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
@@ -199,4 +201,6 @@ def all_finite(rows: np.ndarray, dtype: str) -> bool:
     if dtype == "float32":
         return bool(np.isfinite(rows).all())
     exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
-    return not ((rows & exponent) == exponent).any()
+    # In pieces that stay in the cache.
+    pieces = (rows[at : at + 64] for at in range(0, len(rows), 64))
+    return not any(((piece & exponent) == exponent).any() for piece in pieces)

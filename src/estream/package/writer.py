@@ -15,6 +15,7 @@ from safetensors.numpy import save
 
 import estream
 from estream import _native, system
+from estream.buffers import BUFFERS
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
 from estream.package.direct_file import DirectFile
@@ -70,7 +71,8 @@ class PackageWriter:
     def add_embedding_rows(self, rows: np.ndarray) -> None:
         """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
         data = np.ascontiguousarray(rows).view(np.uint8)
-        records = np.empty((data.shape[0], data.shape[1] + EMBEDDING_SEAL_BYTES), np.uint8)
+        row = data.shape[1] + EMBEDDING_SEAL_BYTES
+        records = BUFFERS.take(len(data) * row).reshape(len(data), row)
         _native.seal_rows(data, records)
         self._embedding_file.write(records.reshape(-1))
 
