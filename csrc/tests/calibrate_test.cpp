@@ -2,8 +2,10 @@
 #include "calibrate.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "harness.h"
+#include "pack.h"
 
 namespace estream::tests {
 
@@ -50,25 +52,34 @@ struct CalibrationTest {
                  group, c.codes.data(), c.scales.data());
     return c;
   }
-  Chosen nearest() const {
-    Chosen c = {std::vector<int8_t>(kRows * kInputs), std::vector<uint16_t>(kRows * kInputs / group)};
-    std::vector<float> row(kInputs);
-    for (int r = 0; r < kRows; r++) {
-      std::copy_n(&weights[r * kColumns], kColumns, row.begin());
-      for (int i = r * kInputs; i < (r + 1) * kInputs; i += group)
-        c.scales[i / group] = find_kernels("portable")->pack_group(&row[i % kInputs], group, 4, &c.codes[i]);
-    }
-    return c;
+  // The weights [kRows, kInputs] that codes and scales stand for.
+  std::vector<double> stand_for(const Chosen& c) const {
+    std::vector<double> values(kRows * kInputs);
+    for (size_t i = 0; i < values.size(); i++) values[i] = c.codes[i] * half(c.scales[i / group]);
+    return values;
+  }
+  // Those of codes that were chosen for each weight alone.
+  std::vector<double> nearest() const {
+    ThreadPool pool(1);
+    PackedMatrix m = {nullptr, kRows, kInputs, 4, group};
+    std::vector<uint8_t> bytes(m.bytes());
+    m.data = bytes.data();
+    std::vector<int32_t> rows(kRows);
+    std::iota(rows.begin(), rows.end(), 0);
+    WeightRows source{WeightType::float32, kColumns, {}};
+    for (int r = 0; r < kRows; r++) source.rows.push_back(reinterpret_cast<const uint8_t*>(&weights[r * kColumns]));
+    CHECK(pack_matrix(pool, *find_kernels("portable"), source, rows.data(), m, bytes.data()).bad_row == -1);
+    std::vector<float> values(kRows * kInputs);
+    unpack_matrix(m, values.data());
+    return {values.begin(), values.end()};
   }
   // How much the products with such inputs change.
-  double loss(const Chosen& c) const {
+  double loss(const std::vector<double>& chosen) const {
     double total = 0.0;
     for (int r = 0; r < kRows; r++) {
       std::vector<double> error(kInputs);
-      for (int i = 0; i < kInputs; i++) {
-        const int at = r * kInputs + i;
-        error[i] = (i < kColumns ? double{weights[r * kColumns + i]} : 0.0) - c.codes[at] * half(c.scales[at / group]);
-      }
+      for (int i = 0; i < kInputs; i++)
+        error[i] = (i < kColumns ? double{weights[r * kColumns + i]} : 0.0) - chosen[r * kInputs + i];
       for (int i = 0; i < kInputs * kInputs; i++) total += error[i / kInputs] * error[i % kInputs] * moments[i];
     }
     return total;
@@ -87,7 +98,7 @@ void calibrated_codes_are_the_same_and_better() {
     const CalibrationTest test(group);
     const Chosen first = test.choose(*find_kernels("portable"), 1);
     CHECK(std::all_of(first.codes.begin(), first.codes.end(), [](int8_t code) { return code >= -8 && code <= 7; }));
-    CHECK(test.loss(first) < 0.7 * test.loss(test.nearest()));
+    CHECK(test.loss(test.stand_for(first)) < 0.7 * test.loss(test.nearest()));
     for_each_variant([&](const Kernels& kernels) {
       const Chosen again = test.choose(kernels, 3);
       CHECK(again.codes == first.codes && again.scales == first.scales);
