@@ -37,7 +37,8 @@ class MatrixSpec:
         step = self.group * (2 if self.bits == 4 else 1)
         if self.inputs % step:
             raise OptionError(
-                f"matrix '{self.name}' has {self.inputs} inputs: {self.bits} bits in groups of {self.group} need a multiple of {step}"
+                f"matrix '{self.name}' has {self.inputs} inputs: "
+                f"groups of {self.group} at {self.bits} bits need a multiple of {step}"
             )
 
     @property

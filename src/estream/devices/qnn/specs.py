@@ -18,6 +18,9 @@ GraphKind = Literal["qkv", "attend", "output", "route", "gather", "combine", "ml
 
 #: Where a running maximum starts: below any score, and far enough from fp16's end to subtract from.
 LOWEST = -30000.0
+#: By how much the weights of a running softmax are below their peak's exponential: fp16 then holds the mass of a million keys,
+#: and their sum times values up to 4,000. A multiple of a power of two, so that it is added without rounding.
+HEADROOM = 2.75
 
 
 @dataclass(frozen=True)
