@@ -7,6 +7,16 @@ from estream.devices.qnn.pack import MatrixSpec
 
 QkNorm = Literal["none", "projection", "head"]
 
+#: The largest block of a matrix, in weights: twice as many bytes when unpacked, and an NPU has 8 MiB for all that it works on.
+LARGEST_BLOCK = 1 << 20
+
+
+def blocked(name: str, inputs: int, outputs: int, bits: int, group: int) -> MatrixSpec:
+    """A matrix in as few equal blocks of outputs as ``LARGEST_BLOCK`` allows; blocks are multiples of 32 outputs."""
+    panels = max(1, outputs // 32)
+    blocks = next(n for n in range(1, panels + 1) if n == panels or (panels % n == 0 and inputs * outputs <= n * LARGEST_BLOCK))
+    return MatrixSpec(name, inputs, outputs, bits, group, blocks if outputs % (32 * blocks) == 0 else 1)
+
 
 @dataclass(frozen=True)
 class AttentionShapes:
@@ -51,7 +61,7 @@ class AttentionShapes:
         return self.kv_heads * self.v_dim
 
     def matrix(self, name: str, inputs: int, outputs: int) -> MatrixSpec:
-        return MatrixSpec(name, inputs, outputs, self.bits, self.group)
+        return blocked(name, inputs, outputs, self.bits, self.group)
 
     def grouped_matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
         widths = (("q", self.query_width), ("k", self.key_width), ("v", self.value_width))

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from estream.devices.qnn.pack import MatrixSpec
-from estream.devices.qnn.shapes import AttentionShapes, MlpShapes, NpuShapes
+from estream.devices.qnn.shapes import AttentionShapes, MlpShapes, NpuShapes, blocked
 
 DType = Literal["float16", "uint8", "int32"]
 GraphKind = Literal["qkv", "attend", "output", "route", "gather", "combine", "mlp", "head"]
@@ -223,7 +223,7 @@ def mlp(shapes: NpuShapes, part: MlpShapes, rows: int) -> GraphSpec:
 def head(shapes: NpuShapes) -> GraphSpec:
     """Final norm, and the logits of a slice of the vocabulary."""
     h, hidden = shapes.head, shapes.hidden
-    matrices = (MatrixSpec("head", hidden, h.vocabulary, h.bits, h.group),)
+    matrices = (blocked("head", hidden, h.vocabulary, h.bits, h.group),)
     inputs = (
         *(_halves(name, h.rows, hidden) for name in ("high", "low", "delta")),
         TensorSpec("final_norm", "float16", (hidden,)),

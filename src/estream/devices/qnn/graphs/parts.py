@@ -1,14 +1,24 @@
 """What several graphs share: products with packed matrices, norms, and sums without loss."""
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
+from estream.devices.qnn.pack import MatrixSpec
 
 
 def product(g: GraphBuilder, x: str, name: str, to: str = "") -> str:
     """The rows of ``x`` [rows, inputs] times a packed matrix (pack.py); the weights are unpacked on the fly."""
     m = g.spec.matrix(name)
-    if m.bits == 8:
-        codes = g.op("DequantizeLinear", f"{name}_codes", g.half(1.0), g.octets(128))
-        return g.op("MatMul", x, g.reshape(g.op("Mul", codes, f"{name}_scales"), m.inputs, m.outputs), to=to)
+    block = _product8 if m.bits == 8 else _product4
+    if m.blocks == 1:
+        return block(g, x, m, name, to)
+    return g.op("Concat", *(block(g, x, m, part, "") for part in m.block_names), to=to, axis=1)
+
+
+def _product8(g: GraphBuilder, x: str, m: MatrixSpec, name: str, to: str) -> str:
+    codes = g.op("DequantizeLinear", f"{name}_codes", g.half(1.0), g.octets(128))
+    return g.op("MatMul", x, g.reshape(g.op("Mul", codes, f"{name}_scales"), m.inputs, m.block_outputs), to=to)
+
+
+def _product4(g: GraphBuilder, x: str, m: MatrixSpec, name: str, to: str) -> str:
     half = m.inputs // 2
     both = g.op("DequantizeLinear", f"{name}_codes", g.half(1 / 16), g.octets(128))
     high = g.op("Floor", both)
@@ -17,7 +27,7 @@ def product(g: GraphBuilder, x: str, name: str, to: str = "") -> str:
     parts = []
     # Two products of half the inputs move fewer bytes than putting the halves together.
     for rows, codes, scales in ((x_low, low, "low"), (x_high, high, "high")):
-        parts.append(g.op("MatMul", rows, g.reshape(g.op("Mul", codes, f"{name}_{scales}"), half, m.outputs)))
+        parts.append(g.op("MatMul", rows, g.reshape(g.op("Mul", codes, f"{name}_{scales}"), half, m.block_outputs)))
     return g.op("Add", *parts, to=to)
 
 
