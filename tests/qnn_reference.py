@@ -3,7 +3,7 @@
 import numpy as np
 
 from estream.devices.qnn.pack import dequantise, pack_matrix
-from estream.devices.qnn.shapes import AttentionShapes, NpuShapes
+from estream.devices.qnn.shapes import AttentionShapes, NpuShapes, RoutingShapes
 from estream.devices.qnn.specs import LOWEST, GraphSpec
 
 Arrays = dict[str, np.ndarray]
@@ -115,3 +115,15 @@ def output(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> np.ndarray:
 def head(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> np.ndarray:
     total = (a["high"].astype(np.float64) + a["low"] + a["delta"]).astype(np.float16)
     return rms_norm(total, a["final_norm"], shapes.norm_eps) @ matrix(spec, a, "head")
+
+
+def best_experts(routing: RoutingShapes, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax [rows, experts], zero outside of the best groups, and the ids of the best experts [rows, top_k]."""
+    scores = softmax(logits)
+    if routing.groups > 1:
+        grouped = scores.reshape(len(scores), routing.groups, -1)
+        best = np.argsort(-grouped.max(-1), 1)[:, : routing.top_groups]
+        allowed = np.zeros(grouped.shape[:2])
+        np.put_along_axis(allowed, best, 1.0, 1)
+        scores = (grouped * allowed[..., None]).reshape(scores.shape)
+    return scores, np.argsort(-scores, 1)[:, : routing.top_k]

@@ -81,14 +81,14 @@ def choose(config: ModelConfig, bits: int) -> NpuShapes:
         OptionError: the model's sizes do not fit the NPU's graphs.
 
     """
+    return shapes(config, bits, sizes_of(config, bits))
+
+
+def sizes_of(config: ModelConfig, bits: int) -> Sizes:
+    """Those that were searched; else, by rule, the first candidate."""
     wanted = _key(config, bits)
-    found = next((shape for shape in table()["shapes"].values() if shape["key"] == wanted), None)
-    return shapes(config, bits, by_rule(config, bits) if found is None else _sizes(found["sizes"]))
-
-
-def by_rule(config: ModelConfig, bits: int) -> Sizes:
-    """Sizes that nobody searched: what held for models of about this hidden size."""
-    return next(candidates(config, bits))
+    found = next((shape["sizes"] for shape in table()["shapes"].values() if shape["key"] == wanted), None)
+    return next(candidates(config, bits)) if found is None else Sizes(**{**found, "tiles": tuple(found["tiles"])})
 
 
 def candidates(config: ModelConfig, bits: int) -> Iterator[Sizes]:
@@ -190,10 +190,6 @@ def search(config: ModelConfig, bits: int, soc: str) -> Sizes:
 def entry(config: ModelConfig, bits: int, sizes: Sizes) -> dict[str, Any]:
     """A shape of the table, its figures still missing."""
     return {"key": _key(config, bits), "sizes": asdict(sizes), "graphs": {}}
-
-
-def _sizes(stored: Mapping[str, Any]) -> Sizes:
-    return Sizes(**{**stored, "tiles": tuple(stored["tiles"])})
 
 
 def _key(config: ModelConfig, bits: int) -> dict[str, Any]:

@@ -24,6 +24,14 @@ def _devices() -> tuple[Any, ...]:
     return tuple(device for device in ort.get_ep_devices() if device.ep_name == _PROVIDER)
 
 
+def has_npu() -> bool:
+    """Whether the runtime sees a real NPU. Raises OptionError where it is not installed."""
+    devices = _devices()
+    import onnxruntime as ort
+
+    return any(device.device.type == ort.OrtHardwareDeviceType.NPU for device in devices)
+
+
 class Session:
     """One graph. What is bound stays bound: overwriting the bytes behind an address is enough to change an input.
 

@@ -3,9 +3,12 @@
 import numpy as np
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
-from estream.devices.qnn.graphs.parts import add_to_residual, product, rms_norm
+from estream.devices.qnn.graphs.parts import add_to_residual, exponential, product, rms_norm
 from estream.devices.qnn.shapes import AttentionShapes, NpuShapes
 from estream.devices.qnn.specs import HEADROOM, LOWEST
+
+#: Query rows of all heads that are attended for at once: with 128 keys their scores take half a MiB.
+_LARGEST_ROWS = 2048
 
 
 def qkv(g: GraphBuilder, shapes: NpuShapes) -> None:
@@ -77,20 +80,39 @@ def attend(g: GraphBuilder, shapes: NpuShapes) -> None:
     since the backend's Softmax gives sums 0.14 % below 1.
     """
     a = shapes.attention
-    rows = a.share * a.chunk
-    scores = g.reshape(g.op("MatMul", "q", "k"), a.kv_heads, a.share, a.chunk, a.chunk)
     places = g.integers(np.arange(a.chunk)[None])
     visible = g.op("And", g.op("GreaterOrEqual", places, "first"), g.op("Less", places, "end"))
-    scores = g.reshape(g.op("Where", visible, scores, g.half(LOWEST)), a.kv_heads, rows, a.chunk)
-    chunk_peak = g.op("ReduceMax", scores, g.shape(2), keepdims=1)
-    here = g.op("Exp", g.op("Sub", scores, g.op("Add", chunk_peak, g.half(HEADROOM))))
-    chunk_mass = g.op("ReduceSum", here, g.shape(2), keepdims=1)
-    peak = g.op("Max", "peak", chunk_peak, to="peak_out")
-    before = g.op("Mul", "mass", g.op("Exp", g.op("Sub", "peak", peak)))
-    added = g.op("Mul", chunk_mass, g.op("Exp", g.op("Sub", chunk_peak, peak)))
-    mass = g.op("Add", before, added, to="mass_out")
-    change = g.op("Sub", g.op("Div", g.op("MatMul", here, "v"), chunk_mass), "mean")
-    g.op("Add", "mean", g.op("Mul", change, g.op("Div", added, mass)), to="mean_out")
+    count = _parts(a)
+    inputs = [_heads(g, a, name, count) for name in ("q", "k", "v", "peak", "mass", "mean")]
+    parts = [_attend(g, a, visible, *tensors) for tensors in zip(*inputs, strict=True)]
+    for name, tensors in zip(("peak_out", "mass_out", "mean_out"), zip(*parts, strict=True), strict=True):
+        g.op("Concat", *tensors, to=name, axis=0)
+
+
+def _parts(a: AttentionShapes) -> int:
+    """Into how many parts heads are cut, so that the scores of one find room in the NPU's memory."""
+    return next(n for n in range(1, a.kv_heads + 1) if a.kv_heads % n == 0 and a.heads // n * a.chunk <= _LARGEST_ROWS)
+
+
+def _heads(g: GraphBuilder, a: AttentionShapes, name: str, parts: int) -> list[str]:
+    return g.ops("Split", name, g.shape(*[a.kv_heads // parts] * parts), to=[""] * parts, axis=0) if parts > 1 else [name]
+
+
+def _attend(g: GraphBuilder, a: AttentionShapes, visible: str, *tensors: str) -> tuple[str, str, str]:
+    q, k, v, old_peak, old_mass, old_mean = tensors
+    kv_heads = a.kv_heads // _parts(a)
+    scores = g.reshape(g.op("MatMul", q, k), kv_heads, a.share, a.chunk, a.chunk)
+    scores = g.reshape(g.op("Where", visible, scores, g.half(LOWEST)), kv_heads, a.share * a.chunk, a.chunk)
+    peak_here = g.op("ReduceMax", scores, g.shape(2), keepdims=1)
+    here = exponential(g, g.op("Sub", scores, g.op("Add", peak_here, g.half(HEADROOM))))
+    mass_here = g.op("ReduceSum", here, g.shape(2), keepdims=1)
+    mean_here = g.op("Div", g.op("MatMul", here, v), mass_here)
+    peak = g.op("Max", old_peak, peak_here)
+    before = g.op("Mul", old_mass, exponential(g, g.op("Sub", old_peak, peak)))
+    added = g.op("Mul", mass_here, exponential(g, g.op("Sub", peak_here, peak)))
+    mass = g.op("Add", before, added)
+    change = g.op("Mul", g.op("Sub", mean_here, old_mean), g.op("Div", added, mass))
+    return peak, mass, g.op("Add", old_mean, change)
 
 
 def output(g: GraphBuilder, shapes: NpuShapes) -> None:

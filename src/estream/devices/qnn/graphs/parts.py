@@ -3,6 +3,10 @@
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.pack import MatrixSpec
 
+#: exp(11) is the largest that fp16 holds, of whole numbers; exp(-20) is zero in fp16.
+_LARGEST_EXPONENT = 11.0
+_VANISHING = 20.0
+
 
 def product(g: GraphBuilder, x: str, name: str, to: str = "") -> str:
     """The rows of ``x`` [rows, inputs] times a packed matrix (pack.py); the weights are unpacked on the fly."""
@@ -39,11 +43,17 @@ def rms_norm(g: GraphBuilder, x: str, weight: str, eps: float, to: str = "") -> 
     return g.op("RMSNormalization", x, weight, to=to, axis=-1, epsilon=eps)
 
 
+def exponential(g: GraphBuilder, x: str) -> str:
+    """exp(x) for x that is not above 11. The backend's is wild below -88: nan, or anything. Zero in fp16 from -18 on."""
+    return g.op("Exp", g.op("Max", x, g.half(-_VANISHING)))
+
+
 def times_sigmoid(g: GraphBuilder, y: str, x: str, to: str = "") -> str:
     """Y * sigmoid(x), as y / (1 + exp(-x)): true to three digits also where the sigmoid is small. The backend's is a table
     with an absolute error of 0.001.
     """
-    return g.op("Div", y, g.op("Add", g.op("Exp", g.op("Neg", x)), g.half(1.0)), to=to)
+    bounded = g.op("Min", g.op("Neg", x), g.half(_LARGEST_EXPONENT))
+    return g.op("Div", y, g.op("Add", exponential(g, bounded), g.half(1.0)), to=to)
 
 
 def add_to_residual(g: GraphBuilder, delta: str, to: tuple[str, str] = ("", "")) -> tuple[str, str]:

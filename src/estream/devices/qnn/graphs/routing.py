@@ -3,7 +3,7 @@
 import numpy as np
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
-from estream.devices.qnn.graphs.parts import rms_norm, times_sigmoid
+from estream.devices.qnn.graphs.parts import exponential, rms_norm, times_sigmoid
 from estream.devices.qnn.shapes import NpuShapes, RoutingShapes
 
 
@@ -14,7 +14,7 @@ def route(g: GraphBuilder, shapes: NpuShapes) -> None:
     if r.shared_gate:
         times_sigmoid(g, g.half(1.0), g.op("MatMul", normed, "shared_gate"), to="shared_weights")
     # Exponentials, to be divided once: the backend's Softmax is off by 0.14 %.
-    scores = g.op("Exp", g.op("Sub", logits, g.op("ReduceMax", logits, g.shape(1), keepdims=1)))
+    scores = exponential(g, g.op("Sub", logits, g.op("ReduceMax", logits, g.shape(1), keepdims=1)))
     best, chosen = g.ops("TopK", _within_groups(g, r, scores), g.shape(r.top_k), to=("", ""), axis=-1)
     total = g.op("ReduceSum", best if r.normalise else scores, g.shape(1), keepdims=1)
     weights = g.op("Mul", g.op("Div", best, total), g.half(r.scaling), to="weights")
