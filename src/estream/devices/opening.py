@@ -2,6 +2,7 @@
 
 from estream.devices.base import LoadedDevice
 from estream.devices.cpu import CpuDevice
+from estream.devices.qnn.device import QnnDevice
 from estream.engine import machine
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
@@ -13,8 +14,11 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
 
     Raises:
         OptionError: this machine cannot run it as asked.
+        DeviceError: the NPU refuses a graph.
 
     """
+    if options.device == "qnn":
+        return QnnDevice(package, options.soc)
     threads = options.threads or machine.default_threads()
     try:
         return CpuDevice(package.manifest.config, threads, options.activations == "float")

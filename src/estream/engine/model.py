@@ -282,6 +282,7 @@ class Model:
             direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
             predicted_ttft_s=self._watch.observe(Workload.of(batch), ttft, repeated=self._repeated),
             prediction=self._prediction,
+            emulated=self._device.emulated,
             device=self._device.name,
             config={
                 "threads": self._device.threads,
