@@ -1,6 +1,8 @@
 """Every graph of the NPU against NumPy in double precision, on the emulator. Its bars are relative RMS errors."""
 
+import resource
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -300,3 +302,24 @@ def test_what_the_compiler_cannot_do_is_an_error():
         compile_model(spec.name, b"no model", SOC)
     with pytest.raises(DeviceError, match="took more than"):
         compile_model(spec.name, build(spec, SHAPES), SOC, seconds=0.01)
+
+
+@pytest.mark.npu
+def test_ten_thousand_calls_leak_nothing(rng):
+    shapes = replace(SHAPES, hidden=64)
+    spec = specs.mlp(shapes, shapes.expert, 16)
+    arrays = reference.random_weights(spec, rng) | {"x": normal(rng, 16, 64), "sums": normal(rng, 16, 64)}
+    bound = Bound(spec, shapes, arrays | {"weights": np.ones((16, 1), np.float16)})
+    experts = [reference.random_weights(spec, rng) for _ in range(2)]
+    first = [bound.run(**expert)["sums_out"] for expert in experts]
+    for _ in range(100):
+        bound.run()
+    before = resident_bytes()
+    for call in range(10_000):
+        found = bound.run(**experts[call % 2])["sums_out"]
+    assert resident_bytes() - before < 4 << 20
+    np.testing.assert_array_equal(found, first[1])
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -13,7 +13,7 @@ from typing import Any
 
 from estream.devices.qnn.compiler import Compiled, compile_model
 from estream.devices.qnn.graphs import build
-from estream.devices.qnn.shapes import AttentionShapes, HeadShapes, MlpShapes, NpuShapes, RoutingShapes
+from estream.devices.qnn.shapes import LARGEST_BLOCK, AttentionShapes, HeadShapes, MlpShapes, NpuShapes, RoutingShapes
 from estream.devices.qnn.specs import GraphSpec, graph_specs, mlp
 from estream.errors import OptionError
 from estream.models.config import ModelConfig
@@ -28,6 +28,8 @@ LARGEST_COUNT = 12
 LARGEST_EXCESS = 1.05
 
 _HEAD_ROWS = 16
+#: What equal slices of an expert may hold over its width.
+_LARGEST_PADDING = 1.05
 
 
 @dataclass(frozen=True)
@@ -101,19 +103,27 @@ def candidates(config: ModelConfig, bits: int) -> Iterator[Sizes]:
         chunk=128,
         tokens=tokens,
         window=min(1024, (2 << 20) // hidden // 128 * 128, tokens * config.moe.top_k),
-        vocabulary=min((8 << 20) // hidden // 32 * 32, round_up(config.vocabulary, 32)),
+        vocabulary=_vocabulary(config),
     )
     step = GROUP * (2 if bits == 4 else 1)
     limit = (2 << 20) // hidden if hidden <= 2048 else (1 << 20) // hidden
     slices = max(1, -(-config.moe.width // max(limit, step)))
     # A graph for the MLPs of all tokens takes the place of the largest tile.
     tiles = (16, 32, 64, 128) if shared and bits != DENSE_BITS else (16, 32, 64, 128, 256)
-    for count in range(slices, 4 * slices + 1):
-        # Equal slices where there are any, else the last is padded.
-        width = round_up(-(-config.moe.width // count), step)
-        if width * count == config.moe.width or count == 4 * slices:
-            for most in range(len(tiles), 2, -1):
-                yield replace(sizes, width=width, tiles=tiles[:most])
+    counts = range(slices, 4 * slices + 1)
+    padded = {count: round_up(-(-config.moe.width // count), step) for count in counts}
+    most = max(_LARGEST_PADDING * config.moe.width, min(count * padded[count] for count in counts))
+    for count in counts:
+        if count * padded[count] <= most:
+            for end in range(len(tiles), 2, -1):
+                yield replace(sizes, width=padded[count], tiles=tiles[:end])
+
+
+def _vocabulary(config: ModelConfig) -> int:
+    """About 8 MiB of the head, in whole blocks."""
+    block = max(32, LARGEST_BLOCK // config.hidden // 32 * 32)
+    entries = round_up(config.vocabulary, 32)
+    return entries if entries <= block else min(8 * block, round_up(entries, block))
 
 
 def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
