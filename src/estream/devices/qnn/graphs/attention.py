@@ -77,7 +77,7 @@ def attend(g: GraphBuilder, shapes: NpuShapes) -> None:
     the mean moves towards that mean by its share of the mass. Source of the merge: M. Milakov and N. Gimelshein, Online
     normalizer calculation for softmax (arXiv 1805.02867). Since the mean is kept normalised, nothing grows with the length.
     Where a row sees nothing of a chunk, the peak is LOWEST, and the chunk's share vanishes beside any real one. Written out,
-    since the backend's Softmax gives sums 0.14 % below 1.
+    since the backend's Softmax is off by 0.14 %.
     """
     a = shapes.attention
     places = g.integers(np.arange(a.chunk)[None])

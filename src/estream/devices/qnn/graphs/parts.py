@@ -50,7 +50,7 @@ def exponential(g: GraphBuilder, x: str) -> str:
 
 def times_sigmoid(g: GraphBuilder, y: str, x: str, to: str = "") -> str:
     """Y * sigmoid(x), as y / (1 + exp(-x)): true to three digits also where the sigmoid is small. The backend's is a table
-    with an absolute error of 0.001.
+    with an absolute error of up to 0.004.
     """
     bounded = g.op("Min", g.op("Neg", x), g.half(_LARGEST_EXPONENT))
     return g.op("Div", y, g.op("Add", exponential(g, bounded), g.half(1.0)), to=to)
