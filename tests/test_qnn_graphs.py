@@ -108,6 +108,17 @@ def test_new_weights_need_no_new_bind(rng):
         assert relative_rms(bound.run(**expert)["sums_out"], wanted) < PRODUCTS
 
 
+def test_a_row_does_not_depend_on_the_tile(rng):
+    """Bit for bit: so covering an expert's rows by other tiles, or beside other rows, changes no answer."""
+    large = specs.mlp(SHAPES, SHAPES.expert, 64)
+    inputs = mlp_inputs(large, rng)
+    wanted = run(large, SHAPES, inputs)["sums_out"]
+    small = specs.mlp(SHAPES, SHAPES.expert, 16)
+    for first in range(0, 64, 16):
+        part = {name: inputs[name][first : first + 16] for name in ("x", "weights", "sums")}
+        np.testing.assert_array_equal(run(small, SHAPES, inputs | part)["sums_out"], wanted[first : first + 16])
+
+
 def test_many_slices_add_up(rng):
     """As many as Mixtral's experts have, each rounded to fp16 once more."""
     spec = specs.mlp(SHAPES, SHAPES.expert, 16)
