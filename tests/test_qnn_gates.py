@@ -48,7 +48,6 @@ def test_slices_cover_an_expert(model):
     assert shapes.routing.window >= max(shapes.expert.tiles)
 
 
-@pytest.mark.npu
 @pytest.mark.parametrize("soc", ["sm8650", "x-elite"])
 @pytest.mark.parametrize("model", ["olmoe-1b-7b", "mixtral-8x7b"])
 def test_the_table_is_what_the_compiler_says(model, soc):
@@ -61,7 +60,6 @@ def test_the_table_is_what_the_compiler_says(model, soc):
     assert (found.read, found.written, found.spilled) == (stored.read, stored.written, stored.spilled)
 
 
-@pytest.mark.npu
 def test_the_search_rejects_what_spills():
     """Mixtral's experts with tiles of 256 rows spill; the search goes on to 128."""
     config = config_of("mixtral-8x7b")

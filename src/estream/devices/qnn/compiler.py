@@ -63,7 +63,7 @@ def soc_model(soc: str) -> int:
     return SOCS[soc]
 
 
-def compile_model(name: str, model: bytes, soc: str, seconds: float = 300.0) -> Compiled:
+def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) -> Compiled:
     """Compile a graph that :func:`estream.devices.qnn.graphs.build` made.
 
     Args:
