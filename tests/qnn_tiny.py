@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from qnn_reference import Arrays
+from qnn_reference import Arrays, random_weights
 
 from estream.devices.qnn.graphs import build
 from estream.devices.qnn.sessions import Session
@@ -54,6 +54,13 @@ def run(spec: GraphSpec, shapes: NpuShapes, arrays: Arrays) -> Arrays:
 
 def normal(rng: np.random.Generator, *shape: int, size: float = 1.0) -> np.ndarray:
     return (rng.standard_normal(shape) * size).astype(np.float16)
+
+
+def mlp_inputs(spec: GraphSpec, rng: np.random.Generator) -> Arrays:
+    rows = spec.rows
+    weights = rng.random((rows, 1)).astype(np.float16)
+    inputs = {"x": normal(rng, rows, HIDDEN), "weights": weights, "sums": normal(rng, rows, HIDDEN)}
+    return random_weights(spec, rng) | inputs
 
 
 def relative_rms(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -1,8 +1,6 @@
 """Every graph of the NPU against NumPy in double precision, on the emulator. Its bars are relative RMS errors."""
 
-import resource
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,16 +8,10 @@ import pytest
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 
 import qnn_reference as reference
-from qnn_tiny import ATTENTION, CHUNK, HIDDEN, LATENT, ROUTING, SHAPES, SOC, Bound, normal, relative_rms, run
+from qnn_tiny import ATTENTION, CHUNK, HIDDEN, LATENT, ROUTING, SHAPES, Bound, mlp_inputs, normal, relative_rms, run
 
 from estream.devices.qnn import specs
-from estream.devices.qnn.compiler import compile_model
-from estream.devices.qnn.graphs import build
-from estream.devices.qnn.graphs.builder import GraphBuilder
-from estream.devices.qnn.pack import MatrixSpec, pack_matrix, unpack_matrix
-from estream.devices.qnn.sessions import Session
-from estream.devices.qnn.shapes import AttentionShapes, NpuShapes, RoutingShapes
-from estream.errors import DeviceError, OptionError
+from estream.devices.qnn.shapes import NpuShapes, RoutingShapes
 
 #: What fp16 products and the backend's division cost; measured 3e-4 to 7e-4.
 PRODUCTS = 1e-3
@@ -32,17 +24,6 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(7)
 
 
-def attention_shapes(attention: AttentionShapes) -> NpuShapes:
-    return replace(SHAPES, attention=attention)
-
-
-def mlp_inputs(spec: specs.GraphSpec, rng: np.random.Generator) -> reference.Arrays:
-    rows = spec.rows
-    weights = rng.random((rows, 1)).astype(np.float16)
-    inputs = {"x": normal(rng, rows, HIDDEN), "weights": weights, "sums": normal(rng, rows, HIDDEN)}
-    return reference.random_weights(spec, rng) | inputs
-
-
 def qkv_inputs(spec: specs.GraphSpec, shapes: NpuShapes, rng: np.random.Generator) -> reference.Arrays:
     angles = np.arange(CHUNK)[:, None] * 0.7 ** np.arange(shapes.attention.rotated // 2)
     residual = {
@@ -52,33 +33,6 @@ def qkv_inputs(spec: specs.GraphSpec, shapes: NpuShapes, rng: np.random.Generato
     }
     angle = {"cosine": np.cos(angles).astype(np.float16), "sine": np.sin(angles).astype(np.float16)}
     return reference.random_weights(spec, rng) | residual | angle
-
-
-@pytest.mark.parametrize("blocks", [1, 3])
-@pytest.mark.parametrize("bits", [4, 8])
-def test_packing_is_inverted(bits, blocks, rng):
-    spec = MatrixSpec("m", 128, 96, bits, 32, blocks)
-    lowest, highest = (-8, 7) if bits == 4 else (-127, 127)
-    codes = rng.integers(lowest, highest + 1, (128, 96), dtype=np.int8)
-    scales = rng.standard_normal((4, 96)).astype(np.float16)
-    arrays = pack_matrix(spec, codes, scales)
-    assert [(n, a.dtype, a.shape) for n, a in arrays.items()] == [(n, np.dtype(d), s) for n, d, s in spec.parts()]
-    assert sum(array.nbytes for array in arrays.values()) == spec.bytes
-    found_codes, found_scales = unpack_matrix(spec, arrays)
-    np.testing.assert_array_equal(found_codes, codes)
-    np.testing.assert_array_equal(found_scales, scales)
-
-
-def test_packing_refuses_what_does_not_fit():
-    with pytest.raises(OptionError, match="multiple of 64"):
-        MatrixSpec("m", 96, 32, 4, 32)
-    with pytest.raises(OptionError, match="4 or 8"):
-        MatrixSpec("m", 96, 32, 2, 32)
-    spec = MatrixSpec("m", 64, 32, 4, 32)
-    with pytest.raises(OptionError, match="4094"):
-        pack_matrix(spec, np.zeros((64, 32), np.int8), np.full((2, 32), 5000, np.float16))
-    with pytest.raises(OptionError, match=r"expected int8 \[64, 32\]"):
-        pack_matrix(spec, np.zeros((32, 32), np.int8), np.ones((2, 32), np.float16))
 
 
 @pytest.mark.parametrize(("part", "rows"), [("expert", 16), ("expert", 64), ("shared", 64)])
@@ -142,7 +96,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("attention", VARIANTS.values(), ids=VARIANTS.keys())
 def test_queries_keys_and_values(attention, rng):
-    shapes = attention_shapes(attention)
+    shapes = replace(SHAPES, attention=attention)
     spec = specs.qkv(shapes)
     inputs = qkv_inputs(spec, shapes, rng)
     inputs["high"][3, 5], inputs["high"][7, 9] = 600, -600
@@ -172,7 +126,7 @@ CUT = replace(ATTENTION, heads=36, kv_heads=4, qk_dim=16, rotated=16, v_dim=16)
 @pytest.mark.parametrize("attention", [ATTENTION, LATENT, CUT], ids=["grouped", "latent", "cut by heads"])
 def test_attention_over_chunks_of_keys(attention, rng):
     """A running softmax over three chunks is the softmax over all: with a window, and rows that see nothing of a chunk."""
-    shapes = attention_shapes(attention)
+    shapes = replace(SHAPES, attention=attention)
     spec = specs.attend(attention)
     keys = normal(rng, 3, attention.kv_heads, attention.qk_dim, CHUNK)
     values = normal(rng, 3, attention.kv_heads, CHUNK, attention.v_dim)
@@ -275,62 +229,3 @@ def test_head(rng):
     arrays = reference.random_weights(spec, rng) | {"high": normal(rng, 16, HIDDEN, size=100)}
     arrays |= {"low": normal(rng, 16, HIDDEN, size=1e-2), "delta": normal(rng, 16, HIDDEN)}
     assert relative_rms(run(spec, SHAPES, arrays)["logits"], reference.head(spec, SHAPES, arrays)) < PRODUCTS
-
-
-@pytest.mark.parametrize("attention", [ATTENTION, LATENT], ids=["grouped", "latent"])
-def test_every_node_is_on_the_npu(attention):
-    shapes = attention_shapes(attention)
-    for spec in specs.graph_specs(shapes):
-        assignment = Session(spec, build(spec, shapes), SOC).assignment()
-        assert list(assignment) == ["QNNExecutionProvider"]
-        assert assignment["QNNExecutionProvider"]
-
-
-def test_a_node_that_the_npu_refuses_is_an_error():
-    spec = specs.gather(SHAPES)
-    builder = GraphBuilder(spec)
-    places, values = builder.integers(np.zeros((1, HIDDEN))), builder.half(np.zeros((1, HIDDEN)))
-    builder.op("ScatterElements", "normed", places, values, to="rows", reduction="add")
-    with pytest.raises(DeviceError, match=r"gather64.* cannot be loaded"):
-        Session(spec, builder.model(), SOC)
-
-
-def test_a_compiled_graph_gives_what_an_uncompiled_one_gives(rng):
-    spec = specs.mlp(SHAPES, SHAPES.expert, 16)
-    inputs, model = mlp_inputs(spec, rng), build(spec, SHAPES)
-    compiled = compile_model(spec.name, model, SOC)
-    assert compiled.traffic.spilled == 0
-    assert compiled.traffic.read >= sum(tensor.bytes for tensor in spec.weights)
-    found = Bound(spec, SHAPES, inputs, compiled.context).run()["sums_out"]
-    np.testing.assert_array_equal(found, run(spec, SHAPES, inputs)["sums_out"])
-
-
-def test_what_the_compiler_cannot_do_is_an_error():
-    spec = specs.gather(SHAPES)
-    with pytest.raises(OptionError, match="sm8650, sm8750, sm8850, x-elite"):
-        compile_model(spec.name, b"", "sm1")
-    with pytest.raises(DeviceError, match=r"gather64.*cannot be compiled for sm8750"):
-        compile_model(spec.name, b"no model", SOC)
-    with pytest.raises(DeviceError, match="took more than"):
-        compile_model(spec.name, build(spec, SHAPES), SOC, seconds=0.01)
-
-
-@pytest.mark.npu
-def test_ten_thousand_calls_leak_nothing(rng):
-    shapes = replace(SHAPES, hidden=64)
-    spec = specs.mlp(shapes, shapes.expert, 16)
-    arrays = reference.random_weights(spec, rng) | {"x": normal(rng, 16, 64), "sums": normal(rng, 16, 64)}
-    bound = Bound(spec, shapes, arrays | {"weights": np.ones((16, 1), np.float16)})
-    experts = [reference.random_weights(spec, rng) for _ in range(2)]
-    first = [bound.run(**expert)["sums_out"] for expert in experts]
-    for _ in range(100):
-        bound.run()
-    before = resident_bytes()
-    for call in range(10_000):
-        found = bound.run(**experts[call % 2])["sums_out"]
-    assert resident_bytes() - before < 4 << 20
-    np.testing.assert_array_equal(found, first[1])
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
