@@ -74,29 +74,30 @@ class NpuModel:
             hook.remove()
 
 
-class NpuRouting:
-    """Sees the experts that the NPU chooses: ``ids`` int32 [rows, top_k] of each layer with experts."""
+@contextmanager
+def npu_routing(model: Model) -> Iterator[list[np.ndarray]]:
+    """Sees the experts that the NPU chooses: int32 [rows, top_k] of each layer with experts."""
+    seen: list[np.ndarray] = []
+    mlp = model._device._mlp  # type: ignore[attr-defined]
+    original = mlp.route
 
-    def __init__(self, model: Model) -> None:
-        self.ids: list[np.ndarray] = []
-        mlp = model._device._mlp  # type: ignore[attr-defined]
-        original = mlp.route
+    def route(spec, address, rows):
+        routing = original(spec, address, rows)
+        if len(routing.starts) > 1:
+            found = [a.ids[:n].copy() for a, n in zip(mlp._a.routing, mlp._counts, strict=False)]
+            seen.append(np.concatenate(found))
+        return routing
 
-        def route(spec, address, rows):
-            routing = original(spec, address, rows)
-            if len(routing.starts) > 1:
-                found = [a.ids[:n].copy() for a, n in zip(mlp._a.routing, mlp._counts, strict=False)]
-                self.ids.append(np.concatenate(found))
-            return routing
-
-        mlp.route = route
+    mlp.route = route
+    yield seen
+    mlp.route = original
 
 
 def every_position(model: Model, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Logits of all positions of all prompts, read in one batch, and the routing of their rows."""
-    routing = NpuRouting(model)
-    results = model.prefill_batch(list(prompts), [range(len(prompt)) for prompt in prompts])
-    return np.concatenate([result.logits for result in results]), routing.ids
+    with npu_routing(model) as routing:
+        results = model.prefill_batch(list(prompts), [range(len(prompt)) for prompt in prompts])
+    return np.concatenate([result.logits for result in results]), routing
 
 
 def rms_error(found: np.ndarray, expected: np.ndarray) -> float:

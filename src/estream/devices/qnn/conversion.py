@@ -1,6 +1,7 @@
 """What converting for the NPU adds: the sizes of the graphs, pages in their layout, and graphs compiled for named chips."""
 
 import hashlib
+import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,8 @@ from estream.devices.qnn.support import check_supported
 from estream.engine import machine
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, Quantization
+
+logger = logging.getLogger("estream")
 
 #: Inputs that share a scale: the group that the graphs are searched for.
 NPU_GROUP = 32
@@ -74,6 +77,7 @@ def _compiled(shapes: NpuShapes, socs: Sequence[str]) -> tuple[NpuSection, dict[
         return NpuSection(shapes), {}
     models = graph_models(shapes)
     jobs = [(soc, name) for soc in socs for name in models]
+    logger.info("compiling %d graphs for %s", len(models), ", ".join(socs))
     # The compiler takes one core and runs in a process of its own.
     with ThreadPoolExecutor(machine.default_threads()) as pool:
         contexts = list(pool.map(lambda job: compile_model(job[1], models[job[1]], job[0]).context, jobs))

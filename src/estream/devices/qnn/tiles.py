@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 #: What a call is taken to cost where no device was measured: memory traffic at the rate of a phone's LPDDR5X-4800 on 64 bits
-#: (76.8 GB/s) and fp16 products at 7 TFLOPS. Both are assumptions, good enough to weigh another call against empty rows.
+#: (76.8 GB/s) and fp16 products at 4 TFLOPS. Both are assumptions, good enough to weigh another call against empty rows: at 4
+#: bits a call costs as much as 15 rows.
 BYTES_PER_S = 76.8e9
-FLOPS = 7e12
+FLOPS = 4e12
 
 
 @dataclass(frozen=True)
