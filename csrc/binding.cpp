@@ -9,6 +9,7 @@ NB_MODULE(_native, m) {
   estream::binding::bind_reading(m);
   estream::binding::bind_calibration(m);
   estream::binding::bind_packing(m);
+  estream::binding::bind_platform(m);
   estream::binding::bind_device(m);
   estream::binding::bind_routing(m);
   estream::binding::bind_linear(m);

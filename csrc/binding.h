@@ -41,6 +41,7 @@ struct Matrix {
 void bind_calibration(nb::module_& m);
 void bind_reading(nb::module_& m);
 void bind_packing(nb::module_& m);
+void bind_platform(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_linear(nb::module_& m);

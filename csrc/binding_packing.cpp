@@ -1,6 +1,8 @@
 // Packing and unpacking weights, for conversion and checks.
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include "binding.h"
 #include "pack.h"
@@ -17,19 +19,29 @@ WeightType weight_type(const std::string& name) {
 }
 
 using Order = Array<const int32_t, 1>;
+using Sources = std::vector<ConstBytes>;
 
 void check_order(const Matrix& m, const Order& order, int64_t row_count) {
   require(order.shape(0) == static_cast<size_t>(m.outputs), "order must name a row for each output");
   for (size_t i = 0; i < order.shape(0); i++) require(order.data()[i] < row_count, "order names a row that is not there");
 }
 
-WeightRows weight_rows(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns, const Order& order) {
-  const WeightType type = weight_type(dtype);
-  const size_t item = type == WeightType::float32 ? 4 : 2;
+// The rows of one or more arrays, one after another.
+WeightRows weight_rows(const Sources& sources, const std::string& dtype, int columns) {
+  WeightRows found{weight_type(dtype), columns, {}};
+  const size_t item = found.type == WeightType::float32 ? 4 : 2, row = item * static_cast<size_t>(columns);
+  for (const ConstBytes& source : sources) {
+    require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
+    for (size_t at = 0; at + row <= source.size(); at += row) found.rows.push_back(source.data() + at);
+  }
+  return found;
+}
+
+WeightRows weight_rows(const Matrix& m, const Sources& sources, const std::string& dtype, int columns, const Order& order) {
   require(columns >= 1 && columns <= m.inputs, "columns do not fit the matrix");
-  require(reinterpret_cast<uintptr_t>(source.data()) % item == 0, "weights are not aligned");
-  check_order(m, order, static_cast<int64_t>(source.size() / (item * static_cast<size_t>(columns))));
-  return {source.data(), type, columns, columns};
+  WeightRows found = weight_rows(sources, dtype, columns);
+  check_order(m, order, static_cast<int64_t>(found.rows.size()));
+  return found;
 }
 
 // Packs weights on its own threads; for conversion.
@@ -37,12 +49,13 @@ class Packer {
  public:
   explicit Packer(int threads) : pool_(threads) {}
 
-  int64_t pack(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns, const Order& order,
-               const Bytes& to) {
-    const WeightRows rows = weight_rows(m, source, dtype, columns, order);
+  std::tuple<int64_t, double, double> pack(const Matrix& m, const Sources& sources, const std::string& dtype, int columns,
+                                           const Order& order, const Bytes& to) {
+    const WeightRows rows = weight_rows(m, sources, dtype, columns, order);
     const PackedMatrix packed = m.at(0);
     require(to.size() == packed.bytes(), "the packed matrix does not fit");
-    return pack_matrix(pool_, select_kernels(), rows, order.data(), packed, to.data());
+    const PackingResult result = pack_matrix(pool_, select_kernels(), rows, order.data(), packed, to.data());
+    return {result.bad_row, result.error.squared_error, result.error.squared};
   }
 
   int64_t pack_codes(const Matrix& m, const Array<const int8_t, 2>& codes, const Array<const uint16_t, 2>& scales,
@@ -58,9 +71,9 @@ class Packer {
     return estream::pack_codes(pool_, rows, order.data(), packed, to.data());
   }
 
-  std::pair<double, double> error(const Matrix& m, const ConstBytes& source, const std::string& dtype, int columns,
+  std::pair<double, double> error(const Matrix& m, const Sources& sources, const std::string& dtype, int columns,
                                   const Order& order, const ConstBytes& packed) {
-    const WeightRows rows = weight_rows(m, source, dtype, columns, order);
+    const WeightRows rows = weight_rows(m, sources, dtype, columns, order);
     PackedMatrix at = m.at(0);
     require(packed.size() == at.bytes(), "the packed matrix does not fit");
     at.data = packed.data();
@@ -80,6 +93,11 @@ void unpack(const Matrix& m, const ConstBytes& packed, const Floats& out) {
   unpack_matrix(at, out.data());
 }
 
+void column_squares(const ConstBytes& source, const std::string& dtype, const Array<double, 1>& sums) {
+  require(sums.shape(0) > 0, "sums must have a place for each column");
+  add_column_squares(weight_rows({source}, dtype, static_cast<int>(sums.shape(0))), sums.data());
+}
+
 }  // namespace
 
 void bind_packing(nb::module_& m) {
@@ -92,12 +110,13 @@ void bind_packing(nb::module_& m) {
       .def_prop_ro("bytes", [](const Matrix& x) { return x.at(0).bytes(); });
   nb::class_<Packer>(m, "Packer")
       .def(nb::init<int>(), "threads"_a)
-      .def("pack", &Packer::pack, "matrix"_a, "source"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
+      .def("pack", &Packer::pack, "matrix"_a, "sources"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
            "to"_a.noconvert(), ReleaseGil())
       .def("pack_codes", &Packer::pack_codes, "matrix"_a, "codes"_a.noconvert(), "scales"_a.noconvert(), "order"_a.noconvert(),
            "to"_a.noconvert(), ReleaseGil())
-      .def("error", &Packer::error, "matrix"_a, "source"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
+      .def("error", &Packer::error, "matrix"_a, "sources"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
            "packed"_a.noconvert(), ReleaseGil());
+  m.def("column_squares", &column_squares, "source"_a.noconvert(), "dtype"_a, "sums"_a.noconvert(), ReleaseGil());
   m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
 }
 

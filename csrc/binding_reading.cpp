@@ -90,7 +90,8 @@ void bind_reading(nb::module_& m) {
             try {
               new (self) Reader(paths, lanes, request_bytes, direct, fastest_kernels().checksum);
             } catch (const std::system_error& e) {
-              PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().value(), e.what()).ptr());
+              // Python knows the numbers of POSIX, into which other systems' are translated.
+              PyErr_SetObject(PyExc_OSError, nb::make_tuple(e.code().default_error_condition().value(), e.what()).ptr());
               throw nb::python_error();
             }
           },

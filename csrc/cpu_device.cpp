@@ -1,6 +1,7 @@
 #include "cpu_device.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 namespace estream {
@@ -28,7 +29,14 @@ CpuDevice::CpuDevice(int threads, bool exact_attention)
                                        static_cast<size_t>(kMaxGroup + kFloatRows) * kPanel)),
       scratch_(scratch_floats_ * threads * sizeof(float)) {}
 
+int64_t CpuDevice::peak(int64_t (*loop)(int64_t rounds), int64_t rounds) {
+  std::atomic<int64_t> done = 0;
+  pool_.run(pool_.threads(), [&](int, int) { done += loop(rounds); });
+  return done;
+}
+
 void CpuDevice::norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y) {
+  const Timed timed(*this, Work::norms);
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
     for (int r = task * kSmallRows; r < end; r++) {
@@ -44,6 +52,7 @@ void CpuDevice::norm(Rows x, int columns, const float* weight, const float* bias
 }
 
 void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums) {
+  const Timed timed(*this, Work::quantizing);
   const int64_t groups = padded / group;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
@@ -54,6 +63,7 @@ void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* cod
 }
 
 void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim, int dims) {
+  const Timed timed(*this, Work::rope);
   const int64_t half = dims / 2;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
@@ -104,6 +114,7 @@ void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, cons
 }
 
 void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out) {
+  const Timed timed(*this, Work::products);
   if (!x.floats && kernels_.matmul_panel_tiled && count >= kFewestTiledRows)
     return tiled_panels(w, x.quantized, x_rows, count, out);
   const int panels = w.panels();
@@ -139,6 +150,7 @@ uint8_t* head_rows(void* base, int64_t row, int64_t elements, int element_bytes)
 
 void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination,
                                  KeyValues kv) {
+  const Timed timed(*this, Work::keys_and_values);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int bytes = attention_.element_bytes;
   // Neighbouring rows share cache lines, so one task stores whole blocks of them.
@@ -157,6 +169,7 @@ void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows va
 
 void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases,
                           KeyValues kv, const float* sinks, Rows out) {
+  const Timed timed(*this, Work::attention);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
   // Later queries see more keys, so the long blocks are begun first.
@@ -184,6 +197,7 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
 }
 
 void CpuDevice::router(Rows x, const float* weight, int hidden, int lanes, float* logits) {
+  const Timed timed(*this, Work::router);
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int first = task * kSmallRows, rows = std::min(kSmallRows, x.rows - first);
     kernels_.router(x.data + first * x.stride, x.stride, rows, weight, hidden, lanes,
@@ -212,6 +226,7 @@ void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32
 }
 
 void CpuDevice::scatter_add(Rows x, const Scatter& to, Rows y) {
+  const Timed timed(*this, Work::scatter);
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
     for (int r = task * kSmallRows; r < end; r++)

@@ -1,6 +1,8 @@
 // The operations of one layer on the CPU: kernels spread over the thread pool. Plain pointers and shapes; the binding
 // checks them; one caller at a time. Rows are token rows, strides count floats. Nothing here allocates after construction.
 #pragma once
+#include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 
@@ -73,6 +75,9 @@ struct Scatter {
   const float* weights;
 };
 
+// Kinds of work whose time is kept apart.
+enum class Work { products, attention, keys_and_values, linear_attention, norms, rope, quantizing, router, scatter, count };
+
 class CpuDevice {
  public:
   // exact_attention: in float32 also where a faster kernel is there.
@@ -81,6 +86,11 @@ class CpuDevice {
   const char* variant() const { return kernels_.name; }
   int threads() const { return pool_.threads(); }
   int kv_element_bytes() const { return attention_.element_bytes; }
+  // What bare loops of multiplications do on all threads at once: the operations done.
+  int64_t peak(int64_t (*loop)(int64_t rounds), int64_t rounds);
+  const PeakLoops& peak_loops() const { return kernels_.peak; }
+  // Seconds spent in each kind of work since construction.
+  double seconds(Work work) const { return seconds_[static_cast<size_t>(work)]; }
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
   // RMSNorm, or LayerNorm where there is a bias. Columns of y behind the last are set to zero.
@@ -110,6 +120,20 @@ class CpuDevice {
   void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
 
  private:
+  // Adds the time from its construction to its end to one kind of work.
+  class Timed {
+   public:
+    Timed(CpuDevice& device, Work work)
+        : seconds_(device.seconds_[static_cast<size_t>(work)]), begin_(std::chrono::steady_clock::now()) {}
+    ~Timed() { seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
+    Timed(const Timed&) = delete;
+    Timed& operator=(const Timed&) = delete;
+
+   private:
+    double& seconds_;
+    std::chrono::steady_clock::time_point begin_;
+  };
+
   // The products of all panels, by rows or by tiles of 16 rows.
   void panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out);
   void tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count, const PanelOutput& out);
@@ -120,6 +144,7 @@ class CpuDevice {
   const Kernels& kernels_;
   const AttentionKernels& attention_;
   ThreadPool pool_;
+  std::array<double, static_cast<size_t>(Work::count)> seconds_{};
   // Scratch lies on huge pages: under a hypervisor a miss of the address translation costs more than one of the cache.
   size_t scratch_floats_;
   Arena scratch_;

@@ -15,6 +15,7 @@ int blocks(int count, int block) { return (count + block - 1) / block; }
 }  // namespace
 
 void CpuDevice::causal_conv(Rows x, const int32_t* positions, const float* weight, int taps, Rows y) {
+  const Timed timed(*this, Work::linear_attention);
   const int columns = static_cast<int>(y.stride), before = x.rows - y.rows;
   pool_.run(blocks(y.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(y.rows, (task + 1) * kSmallRows);
@@ -25,6 +26,7 @@ void CpuDevice::causal_conv(Rows x, const int32_t* positions, const float* weigh
 }
 
 void CpuDevice::gate(Rows x, Rows gates, bool with_silu, Rows y) {
+  const Timed timed(*this, Work::linear_attention);
   const int columns = static_cast<int>(gates.stride);
   pool_.run(blocks(y.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(y.rows, (task + 1) * kSmallRows);
@@ -38,6 +40,7 @@ void CpuDevice::gate(Rows x, Rows gates, bool with_silu, Rows y) {
 
 void CpuDevice::delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state,
                            Rows out) {
+  const Timed timed(*this, Work::linear_attention);
   const int64_t keys = int64_t{shape.key_heads} * shape.key_dim;
   pool_.run(shape.value_heads, [&](int head, int thread) {
     const float* query = mixed.data + int64_t{head / (shape.value_heads / shape.key_heads)} * shape.key_dim;

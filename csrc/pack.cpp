@@ -24,29 +24,16 @@ float half_to_float(uint16_t half) {
   return from_bits(sign | magnitude << 13) * 0x1p112f;
 }
 
-// Widens `count` weights; false where one is not finite. Judged by the stored bits: branches would cost more than all else.
-template <typename Bits, typename Widen>
-bool widen(const Bits* from, int count, Bits exponent, float* to, Widen value) {
-  Bits bad = 0;
-  for (int k = 0; k < count; k++) {
-    bad |= static_cast<Bits>((from[k] & exponent) == exponent);
-    to[k] = value(from[k]);
-  }
-  return bad == 0;
-}
+size_t bytes_of(WeightType type) { return type == WeightType::float32 ? 4 : 2; }
 
-bool load_weights(const WeightRows& source, int64_t first, int count, float* to) {
-  const void* data = source.data;
-  switch (source.type) {
-    case WeightType::float32:
-      return widen<uint32_t>(static_cast<const uint32_t*>(data) + first, count, 0x7f800000u, to, from_bits);
-    case WeightType::float16:
-      return widen<uint16_t>(static_cast<const uint16_t*>(data) + first, count, 0x7c00u, to, half_to_float);
-    case WeightType::bfloat16:
-      return widen<uint16_t>(static_cast<const uint16_t*>(data) + first, count, 0x7f80u, to,
-                             [](uint16_t bits) { return from_bits(static_cast<uint32_t>(bits) << 16); });
-  }
-  return false;
+void load_weights(WeightType type, const void* from, int count, float* to) {
+  const auto* halves = static_cast<const uint16_t*>(from);
+  if (type == WeightType::float32)
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof *to);
+  else if (type == WeightType::float16)
+    for (int k = 0; k < count; k++) to[k] = half_to_float(halves[k]);
+  else
+    for (int k = 0; k < count; k++) to[k] = from_bits(static_cast<uint32_t>(halves[k]) << 16);
 }
 
 // Puts the codes of one lane of a block where they belong: four bytes of each 128.
@@ -70,6 +57,17 @@ int get_code(const uint8_t* block, int bits, int lane, int k) {
   if (bits == 8) return block[k / 4 * 128 + lane * 4 + k % 4] - 128;
   const uint8_t byte = block[k / 8 * 128 + lane * 4 + k % 4];
   return (k % 8 < 4 ? byte & 15 : byte >> 4) - 8;
+}
+
+void operator+=(PackingError& sum, const PackingError& more) {
+  sum.squared_error += more.squared_error;
+  sum.squared += more.squared;
+}
+
+PackingError sum_of(const std::vector<PackingError>& panels) {
+  PackingError sum{};
+  for (const PackingError& panel : panels) sum += panel;
+  return sum;
 }
 
 // Sums of one lane of a block, in several strands so that they need not wait for one another.
@@ -110,27 +108,46 @@ bool is_finite_half(uint16_t half) { return (half & 0x7c00u) != 0x7c00u; }
 
 }  // namespace
 
-int64_t pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
-                    const PackedMatrix& m, uint8_t* to) {
+PackingResult pack_matrix(ThreadPool& pool, const Kernels& kernels, const WeightRows& source, const int32_t* order,
+                          const PackedMatrix& m, uint8_t* to) {
+  static constexpr float kZeros[kMaxGroup] = {};
   FirstRow bad;
+  std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
   pool.run(m.panels(), [&](int panel, int) {
-    for (int lane = 0; lane < kPanel; lane++) {
-      const int output = panel * kPanel + lane;
-      const int64_t row = output < m.outputs ? order[output] : -1;
-      for (int g = 0; g < m.groups(); g++) {
-        float values[kMaxGroup] = {};
-        int8_t codes[kMaxGroup];
-        const int end = row < 0 ? 0 : std::min(m.group, source.columns - g * m.group);
-        const bool finite = end <= 0 || load_weights(source, row * source.stride + g * m.group, end, values);
-        const uint16_t scale = kernels.pack_group(values, m.group, m.bits, codes);
-        if (!finite || !is_finite_half(scale)) bad.see(row);
-        uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
-        put_codes(block, m.bits, m.group, lane, codes);
-        std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
+    const int first = panel * kPanel, lanes = std::min(kPanel, m.outputs - first);
+    double squared_error[kPanel] = {}, squared[kPanel] = {};
+    for (int g = 0; g < m.groups(); g++) {
+      PackBlock block{};
+      block.type = source.type;
+      block.bits = m.bits;
+      block.group = m.group;
+      block.to = to + panel * m.panel_bytes() + g * m.block_bytes();
+      float padded[kPanel][kMaxGroup];
+      const int count = std::min(m.group, source.columns - g * m.group);
+      if (count < m.group) block.type = WeightType::float32;
+      for (int lane = 0; lane < kPanel; lane++) {
+        const int64_t row = lane < lanes ? order[first + lane] : -1;
+        block.rows[lane] = kZeros;
+        if (row < 0 || count <= 0) continue;
+        const uint8_t* weights = source.rows[row] + g * m.group * bytes_of(source.type);
+        block.rows[lane] = weights;
+        if (count == m.group) continue;
+        std::fill_n(padded[lane], m.group, 0.0f);
+        load_weights(source.type, weights, count, padded[lane]);
+        block.rows[lane] = padded[lane];
+      }
+      kernels.pack_block(block);
+      uint16_t scales[kPanel];
+      std::memcpy(scales, block.to + 4 * m.bits * m.group, sizeof scales);
+      for (int lane = 0; lane < kPanel; lane++) {
+        squared_error[lane] += block.squared_error[lane];
+        squared[lane] += block.squared[lane];
+        if (!std::isfinite(block.squared[lane]) || !is_finite_half(scales[lane])) bad.see(order[first + lane]);
       }
     }
+    for (int lane = 0; lane < kPanel; lane++) panels[panel] += {squared_error[lane], squared[lane]};
   });
-  return bad.get();
+  return {bad.get(), sum_of(panels)};
 }
 
 int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* order, const PackedMatrix& m, uint8_t* to) {
@@ -161,26 +178,28 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
 PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m) {
   std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
   pool.run(m.panels(), [&](int panel, int) {
-    PackingError sum{};
     for (int lane = 0; lane < kPanel && panel * kPanel + lane < m.outputs; lane++) {
       const int64_t row = order[panel * kPanel + lane];
       for (int g = 0; row >= 0 && g * m.group < source.columns; g++) {
         float values[kMaxGroup];
         const int count = std::min(m.group, source.columns - g * m.group);
-        load_weights(source, row * source.stride + g * m.group, count, values);
-        const PackingError group = group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, lane, values, count);
-        sum.squared_error += group.squared_error;
-        sum.squared += group.squared;
+        load_weights(source.type, source.rows[row] + g * m.group * bytes_of(source.type), count, values);
+        panels[panel] += group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, lane, values, count);
       }
     }
-    panels[static_cast<size_t>(panel)] = sum;
   });
-  PackingError all{};
-  for (const PackingError& panel : panels) {
-    all.squared_error += panel.squared_error;
-    all.squared += panel.squared;
-  }
-  return all;
+  return sum_of(panels);
+}
+
+void add_column_squares(const WeightRows& source, double* sums) {
+  constexpr int kAtOnce = 256;
+  float values[kAtOnce];
+  for (const uint8_t* row : source.rows)
+    for (int first = 0; first < source.columns; first += kAtOnce) {
+      const int count = std::min(kAtOnce, source.columns - first);
+      load_weights(source.type, row + first * bytes_of(source.type), count, values);
+      for (int i = 0; i < count; i++) sums[first + i] += double{values[i]} * values[i];
+    }
 }
 
 void unpack_matrix(const PackedMatrix& m, float* out) {

@@ -1,4 +1,6 @@
 #include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -6,27 +8,33 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <new>
+#include <stdexcept>
 #include <system_error>
 
 #include "platform.h"
+
+#if defined(__aarch64__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 
 namespace estream::platform {
 
 namespace {
 
 constexpr size_t kHugePage = 2u << 20;
-constexpr size_t kProbeBytes = 4096;
 
 size_t round_up(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
 // A file system may accept O_DIRECT at open and refuse it at the first read.
 bool direct_read_works(int handle) {
   void* buffer = nullptr;
-  if (posix_memalign(&buffer, kProbeBytes, kProbeBytes) != 0) return false;
+  if (posix_memalign(&buffer, kDirectAlignment, kDirectAlignment) != 0) return false;
   ssize_t n;
   do {
-    n = pread(handle, buffer, kProbeBytes, 0);
+    n = pread(handle, buffer, kDirectAlignment, 0);
   } while (n < 0 && errno == EINTR);
   std::free(buffer);
   return n >= 0;
@@ -38,6 +46,17 @@ int open_retrying(const char* path, int flags) {
     handle = open(path, flags | O_RDONLY | O_CLOEXEC);
   } while (handle < 0 && errno == EINTR);
   return handle;
+}
+
+int descriptor(File file) { return static_cast<int>(file.handle); }
+
+// The number behind a label in a file of /proc, times 1024.
+uint64_t kibibytes(const char* path, const std::string& label) {
+  std::ifstream file(path);
+  uint64_t value = 0;
+  for (std::string word; file >> word;)
+    if (word == label && file >> value) return value * 1024;
+  throw std::runtime_error(std::string(path) + " has no " + label + " line; estream needs /proc as Linux has it");
 }
 
 }  // namespace
@@ -88,6 +107,14 @@ bool enable_amx() {
 #endif
 }
 
+ArmFeatures arm_features() {
+#if defined(__aarch64__)
+  return {(getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0, (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0};
+#else
+  return {};
+#endif
+}
+
 File open_for_reading(const std::string& path, bool want_direct) {
 #if defined(O_DIRECT)
   if (want_direct) {
@@ -105,22 +132,47 @@ File open_for_reading(const std::string& path, bool want_direct) {
 }
 
 void close(File file) {
-  if (file.handle >= 0) ::close(file.handle);
+  if (file.handle >= 0) ::close(descriptor(file));
 }
 
 int64_t read_at(File file, void* buffer, size_t bytes, uint64_t offset) {
-  const ssize_t n = pread(file.handle, buffer, bytes, static_cast<off_t>(offset));
+  ssize_t n;
+  do {
+    n = pread(descriptor(file), buffer, bytes, static_cast<off_t>(offset));
+  } while (n < 0 && (errno == EINTR || errno == EAGAIN));
   return n < 0 ? -static_cast<int64_t>(errno) : n;
 }
 
 void forget(File file, uint64_t offset, size_t bytes) {
 #if defined(POSIX_FADV_DONTNEED)
-  posix_fadvise(file.handle, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  posix_fadvise(descriptor(file), static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
 #else
   (void)file, (void)offset, (void)bytes;
 #endif
 }
 
 std::string error_text(int code) { return std::strerror(code); }
+
+ProcessMemory process_memory() {
+  constexpr char kStatus[] = "/proc/self/status";
+  return {kibibytes(kStatus, "VmRSS:"), kibibytes(kStatus, "VmHWM:")};
+}
+
+uint64_t available_memory() { return kibibytes("/proc/meminfo", "MemAvailable:"); }
+
+int usable_processors() {
+  // The kernel refuses a mask that is shorter than its own.
+  for (int bits = CPU_SETSIZE; bits <= 1 << 20; bits *= 2) {
+    cpu_set_t* mask = CPU_ALLOC(bits);
+    const size_t bytes = CPU_ALLOC_SIZE(bits);
+    const int count = mask && sched_getaffinity(0, bytes, mask) == 0 ? CPU_COUNT_S(bytes, mask) : 0;
+    CPU_FREE(mask);
+    if (count > 0) return count;
+  }
+  return 1;
+}
+
+// Numbers below 1 would mean groups of processes.
+bool process_lives(int64_t process) { return process > 0 && (kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM); }
 
 }  // namespace estream::platform

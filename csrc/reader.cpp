@@ -1,7 +1,6 @@
 #include "reader.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <stdexcept>
 #include <utility>
@@ -15,8 +14,7 @@ using Clock = std::chrono::steady_clock;
 double now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
 constexpr double kSpinSeconds = 50e-6;
-// What direct reads must be aligned to when one is resumed after a short read.
-constexpr uint64_t kDirectAlignment = 4096;
+constexpr uint64_t kDirectAlignment = platform::kDirectAlignment;
 // Settled pages are kept until this many have gathered, so that waiting for a page twice is harmless.
 constexpr size_t kKeptPages = 16384;
 
@@ -163,7 +161,6 @@ ReadOutcome Reader::read(const Request& request) {
   uint64_t done = 0;
   while (done < request.length) {
     const int64_t n = platform::read_at(file, request.address + done, request.length - done, request.offset + done);
-    if (n == -EINTR || n == -EAGAIN) continue;
     if (n < 0) return {ReadState::failed_io, static_cast<int>(-n), request.offset + done};
     if (n == 0) return {ReadState::failed_short, 0, request.offset + done};
     done += n;

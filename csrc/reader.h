@@ -29,7 +29,7 @@ enum class ReadState { pending, ready, failed_io, failed_short, failed_checksum,
 
 struct ReadOutcome {
   ReadState state;
-  int error;             // errno of failed_io
+  int error;             // the system's number of it, of failed_io
   uint64_t file_offset;  // where it failed
 };
 

@@ -6,8 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import gguf_hybrids
 import numpy as np
-from gguf_files import permute, set_keys
+from gguf import GGMLQuantizationType as Kind
+from gguf.quants import quantize
+from gguf_files import ids_only, permute, set_keys
 
 BASE = {
     "hidden_size": 64,
@@ -231,11 +234,28 @@ CASES: dict[str, Case] = {
                           "short_factor": [1.0] * 8, "long_mscale": 1.25, "short_mscale": 1.25,
                           "original_max_position_embeddings": 32}},
     ),
+    "qwen3next": Case(
+        "qwen3next", "Qwen3Next", gguf_hybrids.SHAPE, gguf_hybrids.qwen3_next,
+        gguf_hybrids.KEYS | {"attention.recurrent_layers": [True, False]},
+        (*gguf_hybrids.SAME, "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"), {"partial_rotary_factor": 0.25},
+    ),
+    "qwen3next, before 2026": Case(
+        "qwen3next", "Qwen3Next", gguf_hybrids.SHAPE, gguf_hybrids.qwen3_next_before_2026,
+        gguf_hybrids.KEYS | {"full_attention_interval": 2}, gguf_hybrids.SAME,
+    ),
+    "qwen35moe": Case(
+        "qwen35moe", "Qwen3_5Moe", gguf_hybrids.SHAPE, gguf_hybrids.qwen3_5,
+        gguf_hybrids.KEYS | {"full_attention_interval": 2, "rope.dimension_sections": [2, 1, 1, 0]},
+        gguf_hybrids.SAME, {"partial_rotary_factor": 0.25},
+    ),
 }  # fmt: skip
 
 
-def write(path: Path, case: Case, config: Any, saved: Tensors) -> None:
+def write(path: Path, case: Case, config: Any, saved: Tensors, quantized: Kind = Kind.F32) -> None:
+    """``quantized`` is the type of the matrices of attention."""
     writer = gguf.GGUFWriter(path, case.architecture)
+    ids_only(writer)
+    writer.add_vocab_size(config.vocab_size)
     usual = {
         "block_count": 2, "context_length": 128, "embedding_length": 64, "attention.head_count": 4,
         "attention.head_count_kv": config.num_key_value_heads, "attention.layer_norm_rms_epsilon": 1e-5,
@@ -243,11 +263,15 @@ def write(path: Path, case: Case, config: Any, saved: Tensors) -> None:
     }  # fmt: skip
     set_keys(writer, {f"{case.architecture}.{name}": value for name, value in (usual | case.keys).items()})
     for name, value in _gguf_tensors(case, config, saved).items():
-        writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
+        kind = quantized if name.split(".")[-2] in _OF_ATTENTION else Kind.F32
+        writer.add_tensor(name, quantize(np.ascontiguousarray(value, np.float32), kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+_OF_ATTENTION = ("attn_qkv", "attn_gate", "ssm_out", "ssm_in", "ssm_ba", "attn_q", "attn_k", "attn_v", "attn_output")
 
 
 def _gguf_tensors(case: Case, config: Any, saved: Tensors) -> Tensors:
@@ -267,6 +291,8 @@ def _gguf_tensors(case: Case, config: Any, saved: Tensors) -> Tensors:
         else:
             result |= {f"blk.{layer}.{n}": v for n, v in case.rename(rest, value, config).items()}
     result |= {name: np.stack([found[e] for e in range(len(found))]) for name, found in experts.items()}
+    if case.architecture in ("qwen3next", "qwen35moe"):
+        result["output_norm.weight"] = result["output_norm.weight"] + 1
     if case.architecture == "glm4moe":
         result["blk.2.nextn.eh_proj.weight"] = np.ones((64, 128), np.float32)
     if case.architecture == "phimoe":

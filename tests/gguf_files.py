@@ -131,7 +131,9 @@ def set_keys(writer: gguf.GGUFWriter, keys: dict[str, Any]) -> None:
     }
     for name, value in keys.items():
         writer.kv_data[0].pop(name, None)
-        if value is not None:
+        if isinstance(value, list):
+            writer.add_array(name, value)
+        elif value is not None:
             writer.add_key_value(name, value, kinds[type(value)])
 
 

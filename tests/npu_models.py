@@ -1,9 +1,11 @@
 """Tiny models on the NPU's emulator, beside transformers in float32 with the same weights and the same routing."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -27,13 +29,24 @@ SHAPES = {
 }
 
 
+@contextmanager
+def slices_of(width: int) -> Iterator[None]:
+    """MLPs are cut into slices of so many intermediate values."""
+    from estream.devices.qnn import gates
+
+    original = gates.sizes_of
+    with mock.patch.object(gates, "sizes_of", lambda config, bits: replace(original(config, bits), width=width)):
+        yield
+
+
 class NpuModel:
     """A package for the NPU, one for the CPU with the same integers, and the transformers model with these weights."""
 
-    def __init__(self, folder: Path, family: str, shape: dict[str, Any], **options: Any) -> None:
+    def __init__(self, folder: Path, family: str, shape: dict[str, Any], width: int | None = None) -> None:
         make_tiny(folder / "source", family, CONTEXT | shape)
         self.cpu = convert(folder / "source", folder / "cpu.estream", ConvertOptions(group=32))
-        self.npu = convert(folder / "source", folder / "npu.estream", UNCOMPILED)
+        with slices_of(width) if width else nullcontext():
+            self.npu = convert(folder / "source", folder / "npu.estream", UNCOMPILED)
         config = FAMILIES[family].config.from_pretrained(folder / "source")
         config.tie_word_embeddings = False
         save_folder(folder / "stored", state_dict(self.cpu, folder / "source"), config.to_json_string())

@@ -85,7 +85,7 @@ FAILURES = {
     ("run", "PKG", "--tokens", "3", "--memory", "1MiB"): (1, "below the floor of"),
     ("run", "PKG", "--tokens", "3", "--device", "tpu"): (2, "device must be cpu"),
     ("run", "PKG", "--tokens", "3", "--activations", "int2"): (2, "activations must be int8 or float"),
-    ("run", "PKG", "--tokens", "2049"): (1, "the model's context is 2048"),
+    ("run", "PKG", "--tokens", "9999999999"): (1, "the prompt has 9999999999 tokens, the model's context is 2048"),
     ("run", "PKG", "--prompt", ""): (1, "the prompt is empty"),
     ("run", "PKG", "--chat", "Hello"): (1, "the checkpoint came without a chat template"),
     ("run", "PKG", "--messages", "absent.json"): (1, "absent.json: cannot be read (No such file or directory)"),
@@ -158,3 +158,23 @@ def test_wrong_usage_has_status_2_and_no_traceback():
         assert "Traceback" not in result.stderr
     assert run("--version").stdout.startswith("estream ")
     assert run("run", "--help").returncode == 0
+
+
+def test_bench_prints_rows_in_llama_benchs_form(demo_package: Package):
+    result = run("bench", demo_package.path, "-p", "8,40", "-r", "2", "--memory", "300MiB", "--profile")
+    assert result.returncode == 0, result.stderr
+    head, _, *rows = result.stdout.splitlines()[:4]
+    assert [c.strip() for c in head.strip("|").split("|")][5:8] == ["test", "t/s", "TTFT s"]
+    assert [row.split("|")[6].strip() for row in rows] == ["pp8", "pp40"]
+    assert "products" in result.stdout
+    assert "between pages" in result.stdout
+    row = json.loads(run("bench", demo_package.path, "-p", "24", "-r", "2", "-o", "json").stdout)[0]
+    assert row["test"] == "pp24"
+    assert row["work_s"]["products"] > 0
+    assert sum(row["work_s"].values()) == pytest.approx(row["ttft_s"])
+    head, line = run("bench", demo_package.path, "-p", "24", "-r", "1", "-o", "csv").stdout.splitlines()
+    assert dict(zip(head.split(","), line.split(","), strict=True))["test"] == "pp24"
+    for lengths in ("x", "", "0", "8,,9"):
+        wrong = run("bench", demo_package.path, "-p", lengths)
+        assert wrong.returncode == 2
+        assert "--prompt-tokens" in wrong.stderr

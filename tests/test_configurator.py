@@ -107,12 +107,17 @@ def test_a_profile_without_sense_is_refused_by_its_key(tmp_path: Path, change: d
         read_profile(path)
 
 
-@pytest.mark.parametrize("name", ["oneplus-15r-npu", "galaxy-s25-npu"])
+PHONES = ["galaxy-s25-npu", "oneplus-15r-npu", "sm8650-npu", "sm8750-npu", "sm8850-npu", "x-elite-npu"]
+
+
+@pytest.mark.parametrize("name", PHONES)
 def test_published_profiles_plan_a_phone(demo_package: Package, name: str):
     path = profile_path(name)
     phone = read_profile(path)
     assert phone.kind == "published"
-    assert phone.sources
+    assert "nothing measured by estream" in phone.name
+    for word in ("Storage", "Computing", "Assumed"):
+        assert any(source.startswith(word) for source in phone.sources)
     plan = estream.plan(demo_package.path, device_profile=path, prompt_tokens=[64, 256])
     assert plan.budget_bytes == phone.memory_bytes
     assert [p.prompt_tokens for p in plan.predictions] == [64, 256]

@@ -95,6 +95,15 @@ def test_a_tied_head_that_is_stored_again_is_ignored_and_a_missing_one_is_an_err
         convert(tmp_path / "tied", tmp_path / "c.estream")
 
 
+def test_a_tied_head_that_is_stored_with_other_values_is_refused(tmp_path: Path):
+    make_olmoe(tmp_path / "source", SHAPE | {"tie_word_embeddings": True})
+    _edit(tmp_path / "source", lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"] * np.float32(1.01)}))
+    with pytest.raises(CheckpointError, match="'lm_head.weight' differs from 'model.embed_tokens.weight'"):
+        convert(tmp_path / "source", tmp_path / "a.estream")
+    _config(tmp_path / "source", tie_word_embeddings=False)
+    assert not convert(tmp_path / "source", tmp_path / "a.estream").manifest.config.tied_head
+
+
 def test_half_precision_sources_give_what_their_values_say(tmp_path: Path):
     model = make_olmoe(tmp_path / "float32", SHAPE)
     for dtype in ("bfloat16", "float16"):

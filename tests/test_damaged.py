@@ -42,7 +42,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("awq", layouts.awq(32), AWQ),
     ):
         layouts.write(root / "plain", root / name, layouts.compress(tensors, one)[0], quantization_config=settings)
-    # No family here stores mxfp4: it is a tensor too many, and its damage is found before that.
+    # In OLMoE mxfp4 is a tensor too many, and its damage is found before that.
     blocks, scales = layouts.mxfp4(torch.randn(2, 5, 64))
     more = {"a_blocks": blocks, "a_scales": scales}
     layouts.write(root / "plain", root / "mxfp4", tensors | more, quantization_config={"quant_method": "mxfp4"})
@@ -209,11 +209,11 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "config.json a list": ("plain", lambda s: (s / "config.json").write_text("[]") and None, "config.json: expected a JSON"),
     "config.json not text": ("plain", lambda s: (s / "config.json").write_bytes(b"\xff\xfe{") and None, "config.json: cannot"),
     "an unknown architecture": ("plain", config(architectures=["LlamaForCausalLM"]), "LlamaForCausalLM is not supported"),
-    "no architecture": ("plain", config(architectures=None), "model_type 'olmoe' is not supported"),
+    "no architecture": ("plain", config(architectures=None), "'architectures' is missing, and 'model_type' 'olmoe' alone"),
     "an unknown activation": ("plain", config(hidden_act="relu"), "'hidden_act' is 'relu'"),
     "attention with biases": ("plain", config(attention_bias=True), "'attention_bias' is True"),
     "scaled rotary positions": (
-        "plain", config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "'factor' must be a number"
+        "plain", config(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "'factor' is missing"
     ),
     "a rotary base that is not a number": ("plain", config(rope_parameters={"rope_theta": "x"}), "'rope_theta' must be"),
     "more chosen experts than there are": ("plain", config(num_experts_per_tok=9), "num_experts_per_tok 9 exceeds"),

@@ -25,6 +25,7 @@ LARGE = {
     "num_experts": 16,
     "num_local_experts": 16,
     "num_experts_per_tok": 2,
+    "mlp_only_layers": [1],
 }
 #: Heads stay as LongRoPE's factors are.
 PARTICULAR = {"phimoe": {"num_attention_heads": 32}}
@@ -37,7 +38,7 @@ def package(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder, tiny = tmp_path_factory.mktemp("large"), FAMILIES[request.param]
     shape = next(iter(tiny.shapes.values()))
     known = {key: value for key, value in LARGE.items() if key in tiny.config.__annotations__ or key in shape}
-    known |= PARTICULAR.get(request.param, {}) | {"mlp_only_layers": [1]}
+    known |= PARTICULAR.get(request.param, {})
     make_tiny(folder / "source", request.param, shape | known)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("estream.package.layout.LARGEST_EXPERT_PAGE", 512 * KiB)

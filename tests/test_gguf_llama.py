@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
+from gguf_cases import BASE, CASES, write
 from gguf_files import GgufModel
+from safetensors.numpy import load_file
 from test_gguf import SHAPES
 from test_gguf_tokenizer import PRES, TEXTS, byte_level, sentencepiece, vocabulary, write_vocabulary
-from tiny import make_tiny
+from tiny import logits, make_tiny
 from tokenizers import Tokenizer
-from tolerances import GGUF_LOGITS
+from tolerances import GGUF_LOGITS, LLAMA_LOGITS
 
 import estream
 from estream.conversion import ConvertOptions, convert
@@ -41,6 +43,27 @@ def test_logits_are_those_of_llama(model: GgufModel, kind: str, tmp_path: Path):
     with estream.load(package.path, activations="float") as loaded:
         found = loaded.prefill(ids, positions=range(TOKENS)).logits
     assert np.abs(found - expected).max() <= GGUF_LOGITS * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.model in ("Qwen3Next", "Qwen3_5Moe")])
+def test_hybrids_are_read_as_llama_reads_them(name: str, tmp_path: Path):
+    """llama.cpp gives transformers' logits from the file, and we the same from the file as from the checkpoint."""
+    from llama import Llama
+
+    case = CASES[name]
+    family = {"Qwen3Next": "qwen3_next", "Qwen3_5Moe": "qwen3_5_moe"}[case.model]
+    model = make_tiny(tmp_path / "hf", family, BASE | case.shape)
+    write(tmp_path / "model.gguf", case, model.config, load_file(tmp_path / "hf/model.safetensors"))
+    ids = np.random.default_rng(5).integers(0, model.config.vocab_size, TOKENS).astype(np.int32)
+    expected = logits(model, ids)
+    with Llama(tmp_path / "model.gguf") as reference:
+        assert np.abs(reference.logits(ids) - expected).max() <= LLAMA_LOGITS * np.abs(expected).max()
+    found = []
+    for source in ("hf", "model.gguf"):
+        package = convert(tmp_path / source, tmp_path / f"{source}.estream", ConvertOptions(8, 32))
+        with estream.load(package.path, activations="float") as loaded:
+            found.append(loaded.prefill(ids, positions=range(TOKENS)).logits)
+    assert np.abs(found[1] - found[0]).max() <= GGUF_LOGITS * np.abs(found[0]).max()
 
 
 @pytest.mark.parametrize("pre", [*PRES, "sentencepiece"])

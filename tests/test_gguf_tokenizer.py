@@ -31,7 +31,7 @@ TEXTS = [
     " ",
     "a" * 300,
 ]
-PRES = ["gpt-2", "olmo", "qwen2", "llama-bpe", "glm4", "gpt-4o", "deepseek-v3", "deepseek-llm", "refact"]
+PRES = ["gpt-2", "olmo", "qwen2", "qwen35", "llama-bpe", "glm4", "gpt-4o", "deepseek-v3", "deepseek-llm", "refact"]
 CORPUS = [line for text in TEXTS for line in [text] * 3] + ["the quick brown fox jumps over the lazy dog " * 4] * 5
 
 
@@ -146,6 +146,7 @@ def test_words_are_cut_without_losing_a_byte(pre: str):
         "gpt-2": 1,
         "olmo": 1,
         "qwen2": 6,
+        "qwen35": 6,
         "llama-bpe": 2,
         "glm4": 2,
         "gpt-4o": 2,

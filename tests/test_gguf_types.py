@@ -187,7 +187,7 @@ def test_the_binding_checks_shapes():
         with pytest.raises(ValueError, match=message):
             packer.pack_codes(matrix, *args)
     with pytest.raises(ValueError, match="does not fit"):
-        packer.error(matrix, np.zeros(4 * 64 * 4, np.uint8), "float32", 64, order, to[:-1].copy())
+        packer.error(matrix, [np.zeros(4 * 64 * 4, np.uint8)], "float32", 64, order, to[:-1].copy())
 
 
 def test_the_group_of_codes_is_the_block_of_their_types():

@@ -24,7 +24,7 @@ def test_pack_and_unpack_agree_with_the_documented_format():
         packed = np.zeros(part.bytes, np.uint8)
         order = np.arange(outputs, dtype=np.int32)
         assert matrix.bytes == part.bytes
-        assert _native.Packer(2).pack(matrix, weights.reshape(-1).view(np.uint8), "float32", columns, order, packed) == -1
+        assert _native.Packer(2).pack(matrix, [weights.reshape(-1).view(np.uint8)], "float32", columns, order, packed)[0] == -1
         native = np.empty((outputs, inputs), np.float32)
         _native.unpack(matrix, packed, native)
         np.testing.assert_array_equal(native[:, :columns], unpack(part, packed))
@@ -42,7 +42,7 @@ def test_eight_bit_weights_on_a_grid_are_exact():
     weights = (codes * 2.0**-9).astype(np.float32)
     matrix = _native.Matrix(32, 128, 8, 128)
     packed, native = np.zeros(matrix.bytes, np.uint8), np.empty((32, 128), np.float32)
-    _native.Packer(1).pack(matrix, weights.reshape(-1).view(np.uint8), "float32", 128, np.arange(32, dtype=np.int32), packed)
+    _native.Packer(1).pack(matrix, [weights.reshape(-1).view(np.uint8)], "float32", 128, np.arange(32, dtype=np.int32), packed)
     _native.unpack(matrix, packed, native)
     np.testing.assert_array_equal(native, weights)
 
@@ -53,9 +53,9 @@ def test_packing_names_the_row_that_is_not_finite():
     matrix = _native.Matrix(40, 64, 4, 64)
     packed = np.zeros(matrix.bytes, np.uint8)
     order = np.arange(40, dtype=np.int32)
-    assert _native.Packer(1).pack(matrix, weights.reshape(-1).view(np.uint8), "float32", 64, order, packed) == 37
+    assert _native.Packer(1).pack(matrix, [weights.reshape(-1).view(np.uint8)], "float32", 64, order, packed)[0] == 37
     weights[37, 63] = 1e30
-    assert _native.Packer(1).pack(matrix, weights.reshape(-1).view(np.uint8), "float32", 64, order, packed) == 37
+    assert _native.Packer(1).pack(matrix, [weights.reshape(-1).view(np.uint8)], "float32", 64, order, packed)[0] == 37
 
 
 @settings(deadline=None, max_examples=30)
@@ -234,7 +234,7 @@ def _random_matrix(rng, outputs, inputs, bits, group):
     begin = -memory.ctypes.data % 64
     packed = memory[begin : begin + matrix.bytes]
     _native.Packer(1).pack(
-        matrix, weights.reshape(-1).view(np.uint8), "float32", inputs, np.arange(outputs, dtype=np.int32), packed
+        matrix, [weights.reshape(-1).view(np.uint8)], "float32", inputs, np.arange(outputs, dtype=np.int32), packed
     )
     stored = np.empty((outputs, inputs), np.float32)
     _native.unpack(matrix, packed, stored)

@@ -183,6 +183,21 @@ def test_mxfp4_is_what_transformers_makes_of_it(tmp_path: Path):
     assert (error <= 0.25 * weight.transpose(1, 2).abs().numpy() + 0.25).all()
 
 
+def test_gpt_oss_as_published_is_what_its_values_say(tmp_path: Path):
+    """Experts in MXFP4, all else in bfloat16."""
+    make_tiny(tmp_path / "source", "gpt_oss", next(iter(FAMILIES["gpt_oss"].shapes.values())) | {"intermediate_size": 64})
+    packed, plain = {}, {}
+    for name, value in layouts.load(tmp_path / "source").items():
+        if not name.endswith(("gate_up_proj", "down_proj")):
+            packed[name] = plain[name] = value.bfloat16()
+            continue
+        packed[f"{name}_blocks"], packed[f"{name}_scales"] = blocks, scales = layouts.mxfp4(value.transpose(1, 2))
+        plain[name] = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+    published = layouts.write(tmp_path / "source", tmp_path / "a", packed, quantization_config={"quant_method": "mxfp4"})
+    expected = layouts.write(tmp_path / "source", tmp_path / "b", plain)
+    assert data(convert(published, tmp_path / "a.estream")) == data(convert(expected, tmp_path / "b.estream"))
+
+
 def test_every_code_of_gptq_and_awq_has_its_place(tmp_path: Path):
     """More outputs than are decoded together, and every code and zero in every nibble."""
     weight = torch.randn(600, 64) * torch.linspace(0.1, 4, 600)[:, None]

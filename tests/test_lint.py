@@ -14,7 +14,9 @@ def _run(*command: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("check", [("ruff", "check"), ("ruff", "format", "--check"), ("mypy",)], ids=" ".join)
+@pytest.mark.parametrize(
+    "check", [("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("mypy", "--platform", "win32")], ids=" ".join
+)
 def test_python(check):
     _run(*check)
 

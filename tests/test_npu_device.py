@@ -111,6 +111,10 @@ def test_the_command_line_says_emulator(tiny: NpuModel):
     assert run.exit_code == 0, run.output
     assert "emulator" in run.output
     assert "tokens/s" not in run.output
+    for command in (["run", "--trace", "t.json", "--tokens", "1"], ["bench"]):
+        refused = CliRunner().invoke(app, [*command, str(tiny.npu.path), "--device", "qnn"])
+        assert isinstance(refused.exception, OptionError)
+        assert "not the NPU's" in str(refused.exception)
     shown = CliRunner().invoke(app, ["inspect", str(tiny.npu.path), "--json"])
     assert json.loads(shown.output)["device"] == "qnn"
 

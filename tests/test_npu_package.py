@@ -1,11 +1,12 @@
 """Packages for the NPU: the same integers as the CPU's, in the layout that the graphs read; refusals by name."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
-from npu_models import CONTEXT, SHAPES, UNCOMPILED
+from npu_models import CONTEXT, SHAPES, UNCOMPILED, slices_of
 from reference import PackageWeights, unpack
 from tiny import FAMILIES, make_tiny
 
@@ -46,7 +47,7 @@ def _weights(spec: MatrixSpec, arrays: dict[str, np.ndarray]) -> np.ndarray:
 
 
 SLICED = {
-    "mixtral": SHAPES["mixtral"] | {"hidden_size": 128, "intermediate_size": 16384 + 320, "num_local_experts": 2},
+    "mixtral": SHAPES["mixtral"] | {"intermediate_size": 160},
     "deepseek_v2": SHAPES["deepseek_v2"] | {"intermediate_size": 200},
 }
 
@@ -55,7 +56,8 @@ SLICED = {
     ("family", "shape"), [*SHAPES.items(), *SLICED.items()], ids=[*SHAPES, *(f"{f}, sliced" for f in SLICED)]
 )
 def test_both_devices_hold_the_same_integers(tmp_path: Path, family: str, shape: dict):
-    cpu, npu = _pair(tmp_path, family, shape)
+    with slices_of(64) if shape in SLICED.values() else nullcontext():
+        cpu, npu = _pair(tmp_path, family, shape)
     config, section = cpu.manifest.config, npu.manifest.npu
     assert section is not None
     theirs, shapes = PackageWeights(cpu), section.shapes

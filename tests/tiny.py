@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tiny_hybrid import HYBRID
 from tiny_latent import LATENT
 from tiny_unusual import UNUSUAL
 from tiny_usual import OLMOE_SHAPES, USUAL
@@ -12,7 +13,7 @@ from transformers import PreTrainedModel
 
 __all__ = ["FAMILIES", "OLMOE_SHAPES", "from_state", "logits", "make_olmoe", "make_tiny"]
 
-FAMILIES = USUAL | LATENT | UNUSUAL
+FAMILIES = USUAL | HYBRID | LATENT | UNUSUAL
 
 
 def make_tiny(folder: Path, family: str, shape: dict[str, Any], seed: int = 0, **save: Any) -> PreTrainedModel:

@@ -1,7 +1,6 @@
 """Shapes of tiny models with grouped-query attention and softmax routing."""
 
 from tiny_family import Shapes, TinyFamily
-from tolerances import INT8_LINEAR_LOGITS_RMS
 from transformers import (
     MixtralConfig,
     MixtralForCausalLM,
@@ -11,8 +10,6 @@ from transformers import (
     Qwen2MoeForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
-    Qwen3NextConfig,
-    Qwen3NextForCausalLM,
 )
 
 OLMOE_SHAPES: Shapes = {
@@ -168,51 +165,9 @@ QWEN3_SHAPES |= {
     "a dense layer": QWEN3_SHAPES["12 experts, weights as they are"] | {"mlp_only_layers": [0], "intermediate_size": 80}
 }
 
-_NEXT = {
-    "hidden_size": 64,
-    "moe_intermediate_size": 24,
-    "shared_expert_intermediate_size": 40,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "num_experts": 16,
-    "num_experts_per_tok": 3,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 32,
-    "num_hidden_layers": 4,
-}
-NEXT_SHAPES: Shapes = {
-    "three of four layers linear": _NEXT,
-    "the last layer linear, odd sizes": _NEXT
-    | {
-        "hidden_size": 72,
-        "num_hidden_layers": 3,
-        "layer_types": ["full_attention", "linear_attention", "linear_attention"],
-        "linear_num_key_heads": 3,
-        "linear_num_value_heads": 3,
-        "linear_key_head_dim": 12,
-        "linear_value_head_dim": 16,
-        "linear_conv_kernel_dim": 3,
-        "norm_topk_prob": False,
-    },
-    "wide states, a dense layer, tied": _NEXT
-    | {
-        "linear_num_key_heads": 1,
-        "linear_key_head_dim": 40,
-        "linear_value_head_dim": 80,
-        "mlp_only_layers": [1],
-        "intermediate_size": 96,
-        "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-    },
-}
-
 USUAL = {
     "olmoe": TinyFamily(OlmoeConfig, OlmoeForCausalLM, OLMOE_SHAPES),
     "mixtral": TinyFamily(MixtralConfig, MixtralForCausalLM, MIXTRAL_SHAPES),
     "qwen3_moe": TinyFamily(Qwen3MoeConfig, Qwen3MoeForCausalLM, QWEN3_SHAPES),
-    "qwen3_next": TinyFamily(Qwen3NextConfig, Qwen3NextForCausalLM, NEXT_SHAPES, INT8_LINEAR_LOGITS_RMS),
     "qwen2_moe": TinyFamily(Qwen2MoeConfig, Qwen2MoeForCausalLM, QWEN2_SHAPES),
 }

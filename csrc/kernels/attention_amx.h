@@ -16,7 +16,7 @@ struct TiledAttention {
       config.rows[t] = 16;
       config.column_bytes[t] = 64;
     }
-    _tile_loadconfig(&config);
+    load_tile_config(config);
   }
 
   // Two tiles of queries against two of keys at a time; keys behind `last` are computed and masked later.

@@ -6,6 +6,18 @@
 namespace estream::ESTREAM_VARIANT {
 
 constexpr int kColumnsAtOnce = 4;
+constexpr int kCandidates = 16;
+
+inline uint16_t float_to_half(float value) {
+  uint16_t halves[16];
+  store_half(halves, set1(value));
+  return halves[0];
+}
+inline float rounded_to_half(float value) {
+  float floats[16];
+  store(floats, rounded_to_half(set1(value)));
+  return floats[0];
+}
 
 struct Lanes {
   F16 low, high;
@@ -39,7 +51,7 @@ inline void add_products(const float* factors, int64_t stride, const float* colu
   for (int c = 0; c < kColumnsAtOnce; c++) sums[c] = s[c];
 }
 
-// Candidate scales are -peak / divisor, as in search_scale (pack.inl.h).
+// Candidate scales are -peak / divisor, as in search_scales (pack.inl.h), but sixteen of them.
 inline float divisor_of(int group, int candidate) {
   const float lowest = group == 32 ? 7.0f : group == 64 ? 7.25f : 7.5f;
   const float highest = group == 32 ? 9.0f : group == 64 ? 9.5f : 10.0f;
@@ -53,7 +65,7 @@ inline float stretched_scale(float coding, float xx, float xq) {
   return ratio > 0.85f && ratio < 1.15f ? stretched : coding;
 }
 
-// The scales of one group: the candidates of search_scale (pack.inl.h), judged by the error that each input's moment weighs.
+// The scales of one group: the candidate of the least error, as each input's moment weighs it.
 inline void weighted_scales(const float* weights, const float* moments, int64_t stride, int group, float* scales) {
   float peak[kPanel] = {};
   for (int k = 0; k < group; k++)

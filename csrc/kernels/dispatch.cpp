@@ -16,7 +16,13 @@ namespace estream {
 
 extern const Kernels kernels_portable;
 #if defined(ESTREAM_X86_VARIANTS)
-extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni, kernels_avx512bf16, kernels_avx512amx;
+extern const Kernels kernels_avx2, kernels_avxvnni, kernels_avx512vnni, kernels_avx512bf16;
+#endif
+#if defined(ESTREAM_AMX_VARIANT)
+extern const Kernels kernels_avx512amx;
+#endif
+#if defined(ESTREAM_ARM_VARIANTS)
+extern const Kernels kernels_neon_dot, kernels_neon_i8mm;
 #endif
 
 namespace {
@@ -33,6 +39,8 @@ bool has_avx512_vnni() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
 }
 bool has_avx512_bf16() { return has_avx512_vnni() && __builtin_cpu_supports("avx512bf16"); }
+#endif
+#if defined(ESTREAM_AMX_VARIANT)
 // Leaf 7: AMX-BF16 is EDX bit 22, AMX-TILE bit 24, AMX-INT8 bit 25.
 bool has_amx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -47,12 +55,18 @@ struct Variant {
 
 // Best first.
 const Variant kVariants[] = {
-#if defined(ESTREAM_X86_VARIANTS)
+#if defined(ESTREAM_AMX_VARIANT)
     {&kernels_avx512amx, [] { return has_avx512_bf16() && has_amx() && platform::enable_amx(); }},
+#endif
+#if defined(ESTREAM_X86_VARIANTS)
     {&kernels_avx512bf16, has_avx512_bf16},
     {&kernels_avx512vnni, has_avx512_vnni},
     {&kernels_avxvnni, [] { return has_avx2() && has_avx_vnni(); }},
     {&kernels_avx2, has_avx2},
+#endif
+#if defined(ESTREAM_ARM_VARIANTS)
+    {&kernels_neon_i8mm, [] { return platform::arm_features().dot_product && platform::arm_features().integer_product; }},
+    {&kernels_neon_dot, [] { return platform::arm_features().dot_product; }},
 #endif
     {&kernels_portable, [] { return true; }},
 };
@@ -88,6 +102,10 @@ const Kernels& select_kernels() {
   return fastest_kernels();
 }
 
-const Kernels& fastest_kernels() { return *find_kernels(available_kernels()[0]); }
+const Kernels& fastest_kernels() {
+  // Asking the processor costs microseconds under a hypervisor, and this is called for each row of an embedding.
+  static const Kernels& fastest = *find_kernels(available_kernels()[0]);
+  return fastest;
+}
 
 }  // namespace estream

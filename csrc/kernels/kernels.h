@@ -44,8 +44,8 @@ struct QuantizedRows {
   int groups;
 };
 
-// The same in the order that matrix instructions read: codes [columns / 64, blocks, 16, 64] with rows and columns padded with
-// zeros, and scales [groups, blocks, 16].
+// The same in the order in which many rows are read together: codes [columns / 64, blocks, 16, 64], padded, with the sign bit
+// flipped where the variant multiplies unsigned activations, and scales [groups, blocks, 16].
 struct TiledRows {
   int8_t* codes;
   float* scales;
@@ -156,6 +156,29 @@ struct CalibratedPanel {
   float* scratch;         // [inputs, 32]
 };
 
+// Loops that do nothing but multiply and add, for measuring (peak.inl.h); null where a variant has no such instruction.
+struct PeakLoops {
+  int64_t (*bytes)(int64_t rounds) = nullptr;
+  int64_t (*floats)(int64_t rounds) = nullptr;
+  int64_t (*bfloats)(int64_t rounds) = nullptr;
+  int64_t (*byte_tiles)(int64_t rounds) = nullptr;
+  int64_t (*bfloat_tiles)(int64_t rounds) = nullptr;
+};
+
+enum class WeightType { float32, float16, bfloat16 };
+
+// One group of the 32 outputs of a panel, which is to be quantised.
+struct PackBlock {
+  const void* rows[kPanel];  // where each output's first weight of the group is; zeros where an output is padding
+  WeightType type;
+  int bits;
+  int group;
+  uint8_t* to;  // as PackedMatrix lays it: codes, then scales
+  // Of each output, out. `squared` is not finite where a weight is not.
+  float squared_error[kPanel];
+  float squared[kPanel];
+};
+
 struct Kernels {
   const char* name;
   void (*rms_norm)(const float* x, const float* weight, float eps, float* y, int columns);
@@ -175,16 +198,17 @@ struct Kernels {
   AttentionKernels attention;  // the fast one: in bfloat16 where the processor has it
   LinearKernels linear;
   void (*add)(const float* x, float weight, float* y, int columns);
-  // Quantises one group of weights to signed codes; returns the fp16 bits of its scale, infinite where it overflows.
-  uint16_t (*pack_group)(const float* x, int group, int bits, int8_t* codes);
+  // Chooses the scales and codes of one group of a panel; a scale that overflows is infinite.
+  void (*pack_block)(PackBlock& block);
   uint64_t (*checksum)(const void* data, size_t bytes);
-  // Null in variants without matrix instructions. Brings one block of 16 of the rows into tile order; then the same
+  // For many rows at once; null in the portable variant. Brings one block of 16 of the rows into tile order; then the same
   // product for all of them, with the same bits. scratch holds 32 floats for each row, rounded up to 16 rows.
   void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int block, const TiledRows& to);
   void (*matmul_panel_tiled)(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                              float* scratch);
   // Chooses the scales and codes of a panel (docs/quantization.md).
   void (*calibrate_panel)(const CalibratedPanel& panel);
+  PeakLoops peak;
 };
 
 // The variant for this processor, or the one that ESTREAM_KERNELS names; throws std::runtime_error where that one is

@@ -78,4 +78,91 @@ inline F16 load_bf16(const uint16_t* p) {
   return {widen(p), widen(p + 8)};
 }
 
+inline F16 select_greater(F16 x, F16 y, F16 a, F16 b) {
+  return {_mm256_blendv_ps(b.a, a.a, _mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ)),
+          _mm256_blendv_ps(b.b, a.b, _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ))};
+}
+inline F16 load_bf16_pairs(const void* p) {
+  const auto at = [&](int i) { return _mm256_castsi256_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p) + i)); };
+  return {at(0), at(1)};
+}
+inline F16 first_bf16(F16 x) {
+  const auto first = [](__m256 v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(v), 16)); };
+  return {first(x.a), first(x.b)};
+}
+inline F16 second_bf16(F16 x) {
+  const __m256 mask = _mm256_castsi256_ps(_mm256_set1_epi32(-0x10000));
+  return {_mm256_and_ps(x.a, mask), _mm256_and_ps(x.b, mask)};
+}
+inline void transpose_eight(__m256 (&r)[8]) {
+  __m256 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+    a[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      b[i + 2 * j] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0x44);
+      b[i + 2 * j + 1] = _mm256_shuffle_ps(a[i + j], a[i + j + 2], 0xee);
+    }
+  for (int i = 0; i < 4; i++) {
+    r[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+    r[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+  }
+}
+inline void transpose(F16 (&r)[16]) {
+  __m256 corner[4][8];
+  for (int i = 0; i < 8; i++) {
+    corner[0][i] = r[i].a;
+    corner[1][i] = r[i].b;
+    corner[2][i] = r[i + 8].a;
+    corner[3][i] = r[i + 8].b;
+  }
+  for (auto& c : corner) transpose_eight(c);
+  for (int i = 0; i < 8; i++) {
+    r[i] = {corner[0][i], corner[2][i]};
+    r[i + 8] = {corner[1][i], corner[3][i]};
+  }
+}
+inline void store_bytes(uint8_t* p, F16 a, F16 b, F16 c, F16 d) {
+  const auto joined = [](__m256 x, __m256 y, __m256 z, __m256 w) {
+    const auto shifted = [](__m256 v, int bits) { return _mm256_slli_epi32(_mm256_cvtps_epi32(v), bits); };
+    const __m256i low = _mm256_or_si256(_mm256_cvtps_epi32(x), shifted(y, 8));
+    return _mm256_or_si256(low, _mm256_or_si256(shifted(z, 16), shifted(w, 24)));
+  };
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), joined(a.a, b.a, c.a, d.a));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), joined(a.b, b.b, c.b, d.b));
+}
+
+struct Pairs {
+  __m256i a, b;
+};
+struct Sums {
+  __m256i a = _mm256_setzero_si256(), b = _mm256_setzero_si256();
+};
+inline Pairs pairs_of(F16 first, F16 second) {
+  const auto joined = [](__m256 x, __m256 y) {
+    return _mm256_blend_epi16(_mm256_cvtps_epi32(x), _mm256_slli_epi32(_mm256_cvtps_epi32(y), 16), 0xaa);
+  };
+  return {joined(first.a, second.a), joined(first.b, second.b)};
+}
+inline Pairs load_pairs(const int16_t* p) {
+  const auto* at = reinterpret_cast<const __m256i*>(p);
+  return {_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)};
+}
+inline void store_pairs(int16_t* p, Pairs x) {
+  auto* at = reinterpret_cast<__m256i*>(p);
+  _mm256_storeu_si256(at, x.a);
+  _mm256_storeu_si256(at + 1, x.b);
+}
+inline Pairs rounded_product(Pairs x, Pairs y) { return {_mm256_mulhrs_epi16(x.a, y.a), _mm256_mulhrs_epi16(x.b, y.b)}; }
+inline Pairs bounded(Pairs x, int16_t lowest, int16_t highest) {
+  const __m256i low = _mm256_set1_epi16(lowest), high = _mm256_set1_epi16(highest);
+  return {_mm256_max_epi16(_mm256_min_epi16(x.a, high), low), _mm256_max_epi16(_mm256_min_epi16(x.b, high), low)};
+}
+inline Sums add_products(Sums sums, Pairs x, Pairs y) {
+  return {_mm256_add_epi32(sums.a, _mm256_madd_epi16(x.a, y.a)), _mm256_add_epi32(sums.b, _mm256_madd_epi16(x.b, y.b))};
+}
+inline F16 floats_of(Sums sums) { return {_mm256_cvtepi32_ps(sums.a), _mm256_cvtepi32_ps(sums.b)}; }
+
 }  // namespace estream::ESTREAM_VARIANT

@@ -57,4 +57,72 @@ inline F16 load_bf16(const uint16_t* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
 }
 
+// x > y ? a : b
+inline F16 select_greater(F16 x, F16 y, F16 a, F16 b) {
+  return {_mm512_mask_mov_ps(b.v, _mm512_cmp_ps_mask(x.v, y.v, _CMP_GT_OQ), a.v)};
+}
+
+// Sixteen pairs of bfloat16 as they lie in memory; then the first and the second of each pair.
+inline F16 load_bf16_pairs(const void* p) { return {_mm512_castsi512_ps(_mm512_loadu_si512(p))}; }
+inline F16 first_bf16(F16 a) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v), 16))}; }
+inline F16 second_bf16(F16 a) {
+  return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(-0x10000)))};
+}
+
+// Lane j of row i becomes lane i of row j.
+inline void transpose(F16 (&r)[16]) {
+  __m512 a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
+    a[i + 1] = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  const auto low = [](__m512 x, __m512 y) { return _mm512_shuffle_ps(x, y, 0x44); };
+  const auto high = [](__m512 x, __m512 y) { return _mm512_shuffle_ps(x, y, 0xee); };
+  for (int i = 0; i < 16; i += 4) {
+    b[i] = low(a[i], a[i + 2]);
+    b[i + 1] = high(a[i], a[i + 2]);
+    b[i + 2] = low(a[i + 1], a[i + 3]);
+    b[i + 3] = high(a[i + 1], a[i + 3]);
+  }
+  for (int i = 0; i < 4; i++) {
+    const __m512 even = _mm512_shuffle_f32x4(b[i], b[i + 4], 0x88), odd = _mm512_shuffle_f32x4(b[i], b[i + 4], 0xdd);
+    const __m512 even8 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0x88),
+                 odd8 = _mm512_shuffle_f32x4(b[i + 8], b[i + 12], 0xdd);
+    r[i].v = _mm512_shuffle_f32x4(even, even8, 0x88);
+    r[i + 8].v = _mm512_shuffle_f32x4(even, even8, 0xdd);
+    r[i + 4].v = _mm512_shuffle_f32x4(odd, odd8, 0x88);
+    r[i + 12].v = _mm512_shuffle_f32x4(odd, odd8, 0xdd);
+  }
+}
+
+// Lane i stores the bytes a, b, c, d of its own, whole numbers in [0, 255].
+inline void store_bytes(uint8_t* p, F16 a, F16 b, F16 c, F16 d) {
+  const auto shifted = [](F16 x, unsigned bits) { return _mm512_slli_epi32(_mm512_cvtps_epi32(x.v), bits); };
+  const __m512i low = _mm512_or_si512(_mm512_cvtps_epi32(a.v), shifted(b, 8));
+  _mm512_storeu_si512(p, _mm512_or_si512(low, _mm512_or_si512(shifted(c, 16), shifted(d, 24))));
+}
+
+// Sixteen pairs of whole numbers of 16 bits, and sixteen of 32.
+struct Pairs {
+  __m512i v;
+};
+struct Sums {
+  __m512i v = _mm512_setzero_si512();
+};
+// Rounds to nearest even; values must fit.
+inline Pairs pairs_of(F16 first, F16 second) {
+  const __m512i high = _mm512_slli_epi32(_mm512_cvtps_epi32(second.v), 16);
+  return {_mm512_mask_blend_epi16(0x55555555, high, _mm512_cvtps_epi32(first.v))};
+}
+inline Pairs load_pairs(const int16_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_pairs(int16_t* p, Pairs a) { _mm512_storeu_si512(p, a.v); }
+// (a * b + 2^14) >> 15.
+inline Pairs rounded_product(Pairs a, Pairs b) { return {_mm512_mulhrs_epi16(a.v, b.v)}; }
+inline Pairs bounded(Pairs a, int16_t lowest, int16_t highest) {
+  return {_mm512_max_epi16(_mm512_min_epi16(a.v, _mm512_set1_epi16(highest)), _mm512_set1_epi16(lowest))};
+}
+// Adds the products of both numbers of each pair.
+inline Sums add_products(Sums sums, Pairs a, Pairs b) { return {_mm512_dpwssd_epi32(sums.v, a.v, b.v)}; }
+inline F16 floats_of(Sums sums) { return {_mm512_cvtepi32_ps(sums.v)}; }
+
 }  // namespace estream::ESTREAM_VARIANT

@@ -134,4 +134,75 @@ inline F16 load_bf16(const uint16_t* p) {
   });
 }
 
+inline F16 select_greater(F16 x, F16 y, F16 a, F16 b) {
+  return each([&](int i) { return x.v[i] > y.v[i] ? a.v[i] : b.v[i]; });
+}
+inline F16 load_bf16_pairs(const void* p) {
+  F16 r;
+  std::memcpy(r.v, p, sizeof r.v);
+  return r;
+}
+template <typename Change>
+inline F16 each_bits(F16 a, Change change) {
+  uint32_t bits[16];
+  std::memcpy(bits, a.v, sizeof bits);
+  for (uint32_t& b : bits) b = change(b);
+  std::memcpy(a.v, bits, sizeof bits);
+  return a;
+}
+inline F16 first_bf16(F16 a) {
+  return each_bits(a, [](uint32_t bits) { return bits << 16; });
+}
+inline F16 second_bf16(F16 a) {
+  return each_bits(a, [](uint32_t bits) { return bits & 0xffff0000u; });
+}
+inline void transpose(F16 (&r)[16]) {
+  uint32_t from[16][16], to[16][16];
+  std::memcpy(from, r, sizeof from);
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 16; j++) to[j][i] = from[i][j];
+  std::memcpy(r, to, sizeof to);
+}
+inline void store_bytes(uint8_t* p, F16 a, F16 b, F16 c, F16 d) {
+  const F16* bytes[4] = {&a, &b, &c, &d};
+  for (int i = 0; i < 16; i++)
+    for (int j = 0; j < 4; j++) p[4 * i + j] = static_cast<uint8_t>(bytes[j]->v[i]);
+}
+
+struct Pairs {
+  int16_t v[32];
+};
+struct Sums {
+  int32_t v[16] = {};
+};
+inline Pairs pairs_of(F16 first, F16 second) {
+  Pairs r;
+  for (int i = 0; i < 16; i++) {
+    r.v[2 * i] = static_cast<int16_t>(static_cast<int32_t>(round_even(first.v[i])));
+    r.v[2 * i + 1] = static_cast<int16_t>(static_cast<int32_t>(round_even(second.v[i])));
+  }
+  return r;
+}
+inline Pairs load_pairs(const int16_t* p) {
+  Pairs r;
+  std::memcpy(r.v, p, sizeof r.v);
+  return r;
+}
+inline void store_pairs(int16_t* p, Pairs a) { std::memcpy(p, a.v, sizeof a.v); }
+inline Pairs rounded_product(Pairs a, Pairs b) {
+  for (int i = 0; i < 32; i++) a.v[i] = static_cast<int16_t>((a.v[i] * b.v[i] + (1 << 14)) >> 15);
+  return a;
+}
+inline Pairs bounded(Pairs a, int16_t lowest, int16_t highest) {
+  for (int16_t& v : a.v) v = v > highest ? highest : v < lowest ? lowest : v;
+  return a;
+}
+inline Sums add_products(Sums sums, Pairs a, Pairs b) {
+  for (int i = 0; i < 16; i++) sums.v[i] += a.v[2 * i] * b.v[2 * i] + a.v[2 * i + 1] * b.v[2 * i + 1];
+  return sums;
+}
+inline F16 floats_of(Sums sums) {
+  return each([&](int i) { return static_cast<float>(sums.v[i]); });
+}
+
 }  // namespace estream::ESTREAM_VARIANT

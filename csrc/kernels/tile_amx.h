@@ -2,7 +2,7 @@
 // order once for all panels of a matrix; few rows go the way of AVX-512 VNNI. Both give the same bits: the same exact
 // integers, scaled and summed in the same order.
 #pragma once
-#include "matmul.inl.h"
+#include "tile_rows.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
@@ -11,6 +11,12 @@ struct alignas(64) TileConfig {
   uint16_t column_bytes[16] = {};
   uint8_t rows[16] = {};
 };
+
+ESTREAM_INLINE void load_tile_config(const TileConfig& config) {
+  // GCC's intrinsic names only eight bytes of it as read.
+  asm volatile("" : : "m"(config));
+  _tile_loadconfig(&config);
+}
 
 // Tiles 0 and 1 hold sums, 2 and 3 activations, 4 and 5 weights of the first 16 outputs, 6 and 7 those of the others.
 template <int GROUP>
@@ -21,7 +27,7 @@ inline void configure_tiles() {
     config.rows[t] = t < 4 ? 16 : kInputs / 4;
     config.column_bytes[t] = t == 2 || t == 3 ? kInputs : 64;
   }
-  _tile_loadconfig(&config);
+  load_tile_config(config);
 }
 
 // Signed weights of one group, [half][GROUP / 4][16 outputs][4 inputs].
@@ -81,8 +87,7 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
   configure_tiles<GROUP>();
   const uint8_t* block = w.data + panel * w.panel_bytes();
   for (int g = 0; g < groups; g++, block += w.block_bytes()) {
-    // The next group arrives from memory while this one is multiplied.
-    for (size_t i = 0; i < w.block_bytes(); i += 64) __builtin_prefetch(block + w.block_bytes() + i);
+    prefetch_block(w, block);
     unpack_group<BITS, GROUP>(block, weights);
     _tile_loadd(4, weights, 64);
     _tile_loadd(6, weights + GROUP * 16, 64);
@@ -102,10 +107,7 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
     }
   }
   _tile_release();
-  for (int r = 0; r < count; r++) {
-    const F16 sum[1][2] = {{load(sums + r * kPanel), load(sums + r * kPanel + 16)}};
-    emit<1>(sum, r, panel, w.outputs, out);
-  }
+  emit_rows(sums, count, panel, w.outputs, out);
 }
 
 inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
@@ -118,27 +120,6 @@ inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows
   if (w.group == 128) return panel_tiled<8, 128>(w, panel, x, count, out, scratch);
   if (w.group == 64) return panel_tiled<8, 64>(w, panel, x, count, out, scratch);
   return panel_tiled<8, 32>(w, panel, x, count, out, scratch);
-}
-
-inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int block, const TiledRows& to) {
-  const int8_t* rows[16];
-  const float* scales[16];
-  const int present = count - block * 16 < 16 ? count - block * 16 : 16;
-  for (int r = 0; r < present; r++) {
-    const int64_t row = x_rows ? x_rows[block * 16 + r] : block * 16 + r;
-    rows[r] = x.codes + row * x.columns;
-    scales[r] = x.scales + row * x.groups;
-  }
-  for (int k = 0; k < to.columns; k += 64) {
-    int8_t* out = to.codes + (static_cast<int64_t>(k / 64) * to.blocks + block) * kTileBytes;
-    const __mmask64 mask = ~0ull >> (x.columns - k < 64 ? 64 - (x.columns - k) : 0);
-    for (int r = 0; r < present; r++) _mm512_storeu_si512(out + r * 64, _mm512_maskz_loadu_epi8(mask, rows[r] + k));
-    for (int r = present; r < 16; r++) _mm512_storeu_si512(out + r * 64, _mm512_setzero_si512());
-  }
-  for (int g = 0; g < x.groups; g++) {
-    float* out = to.scales + (static_cast<int64_t>(g) * to.blocks + block) * 16;
-    for (int r = 0; r < 16; r++) out[r] = r < present ? scales[r][g] : 0.0f;
-  }
 }
 
 }  // namespace estream::ESTREAM_VARIANT

@@ -2,18 +2,34 @@
 #pragma once
 #include <cstring>
 
+#include "kernels.h"
 #include "row_pointers.h"
 #include "simd_avx2.h"
 
 namespace estream::ESTREAM_VARIANT {
 
 constexpr int kTileRows = 2;
+// Against unpacked weights three rows keep 12 accumulators in the 16 registers.
+constexpr int kBlockRows = 3;
 
 inline __m256i broadcast4(const int8_t* p) {
   int32_t word;
   std::memcpy(&word, p, sizeof word);
   return _mm256_set1_epi32(word);
 }
+
+#if defined(__AVXVNNI__)
+constexpr bool kSplitBytes = false;
+
+// acc += dot of four unsigned bytes of a and four signed bytes of the weights at p. Assembly because GCC 12 copies the
+// accumulator of its own intrinsic around each use.
+ESTREAM_INLINE void dot4_vnni(__m256i& acc, __m256i a, const int8_t* p) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(a), "m"(*reinterpret_cast<const __m256i*>(p)));
+}
+#else
+// Whole bytes would overflow the 16 bits in which AVX2 adds pairs of products.
+constexpr bool kSplitBytes = true;
+#endif
 
 // acc += dot of four unsigned bytes of w, at most LARGEST, and four signed bytes of a, exactly.
 template <int LARGEST>
@@ -31,6 +47,19 @@ inline __m256i dot4(__m256i acc, __m256i w, __m256i a) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(odd_w, odd_a));
   }
 #endif
+}
+
+// corrections[32] = -128 * the sums over a group of weights [group / 4, 32, 4].
+inline void find_corrections(const int8_t* codes, int group, int32_t* corrections) {
+  const __m256i one = _mm256_set1_epi8(1), offset = _mm256_set1_epi16(-128);
+  for (int v = 0; v < 4; v++) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int k = 0; k < group; k += 4) {
+      const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + k * 32 + 32 * v));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(one, w), offset));
+    }
+    _mm256_store_si256(reinterpret_cast<__m256i*>(corrections) + v, sum);
+  }
 }
 
 template <int R, int BITS, int GROUP>

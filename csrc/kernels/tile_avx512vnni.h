@@ -2,6 +2,7 @@
 #pragma once
 #include <cstring>
 
+#include "kernels.h"
 #include "row_pointers.h"
 #include "simd_avx512.h"
 
@@ -9,11 +10,34 @@ namespace estream::ESTREAM_VARIANT {
 
 // Two halves of six rows keep 12 integer and 12 float accumulators in the 32 registers, with room for the weights.
 constexpr int kTileRows = 6;
+// Against unpacked weights 12 rows keep 24 accumulators.
+constexpr int kBlockRows = 12;
+constexpr bool kSplitBytes = false;
 
 inline __m512i broadcast4(const int8_t* p) {
   int32_t word;
   std::memcpy(&word, p, sizeof word);
   return _mm512_set1_epi32(word);
+}
+
+// Four products of unsigned and signed bytes, added to each lane. Assembly because GCC 12 copies the accumulator of its own
+// intrinsic around each use, at the cost of half the products.
+ESTREAM_INLINE void dot4(__m512i& acc, __m512i unsigned4, __m512i signed4) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(unsigned4), "v"(signed4));
+}
+
+// corrections[32] = -128 * the sums over a group of weights [group / 4, 32, 4].
+inline void find_corrections(const int8_t* codes, int group, int32_t* corrections) {
+  const __m512i offset = _mm512_set1_epi8(-128);
+  for (int half = 0; half < 2; half++) {
+    __m512i even = _mm512_setzero_si512(), odd = even;
+    for (int k = 0; k < group; k += 8, codes += 256) {
+      dot4(even, offset, _mm512_load_si512(codes + 64 * half));
+      dot4(odd, offset, _mm512_load_si512(codes + 64 * half + 128));
+    }
+    codes -= group * 32;
+    _mm512_store_si512(corrections + 16 * half, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_add_epi32(even, odd)));
+  }
 }
 
 template <int R, int BITS, int GROUP>
@@ -34,16 +58,16 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
         const __m512i high1 = _mm512_and_si512(_mm512_srli_epi16(w1, 4), low);
         for (int r = 0; r < R; r++) {
           const __m512i a = broadcast4(x.codes[r] + column), b = broadcast4(x.codes[r] + column + 4);
-          acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], low0, a);
-          acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], low1, a);
-          acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], high0, b);
-          acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], high1, b);
+          dot4(acc[r][0], low0, a);
+          dot4(acc[r][1], low1, a);
+          dot4(acc[r][0], high0, b);
+          dot4(acc[r][1], high1, b);
         }
       } else {
         for (int r = 0; r < R; r++) {
           const __m512i a = broadcast4(x.codes[r] + column);
-          acc[r][0] = _mm512_dpbusd_epi32(acc[r][0], w0, a);
-          acc[r][1] = _mm512_dpbusd_epi32(acc[r][1], w1, a);
+          dot4(acc[r][0], w0, a);
+          dot4(acc[r][1], w1, a);
         }
       }
     }

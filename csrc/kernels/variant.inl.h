@@ -7,6 +7,7 @@
 #include "linear.inl.h"
 #include "matmul.inl.h"
 #include "pack.inl.h"
+#include "peak.inl.h"
 #if defined(__AVX512BF16__)
 #include "attention_bf16.inl.h"
 #endif
@@ -19,23 +20,34 @@ constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
   return {name,   rms_norm, layer_norm, quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
-          linear, add,      pack_group, checksum,     nullptr, nullptr,      calibrate_panel};
+          linear, add,      pack_block, checksum,     nullptr, nullptr,      calibrate_panel,    {}};
 }
 
-#if defined(__AVX512BF16__)
-constexpr Kernels bf16_table(const char* name) {
+#if defined(ESTREAM_BLOCKED)
+constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
+  kernels.tile_rows = tile_rows<0x80>;
+  kernels.matmul_panel_tiled = matmul_panel_tiled;
+  kernels.peak = {byte_peak, float_peak};
+  return kernels;
+}
+#endif
+
+#if defined(__AVX512BF16__)
+constexpr Kernels bf16_table(Kernels kernels) {
   kernels.attention = {sizeof(uint16_t), Bfloat16Attention::store, attend<Bfloat16Attention>};
+  kernels.peak = {byte_peak, float_peak, bfloat_peak};
   return kernels;
 }
 #endif
 
 #if defined(__AMX_INT8__)
 constexpr Kernels tiled_table(const char* name) {
-  Kernels kernels = bf16_table(name);
+  Kernels kernels = bf16_table(table(name));
   kernels.attention.attend = attend_tiled;
-  kernels.tile_rows = tile_rows;
+  kernels.tile_rows = tile_rows<0>;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
+  kernels.peak = {byte_peak, float_peak, bfloat_peak, byte_tile_peak, bfloat_tile_peak};
   return kernels;
 }
 #endif

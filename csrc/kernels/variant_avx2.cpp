@@ -1,7 +1,7 @@
 #define ESTREAM_VARIANT avx2
-#include "tile_avx2.h"
+#include "multiply_avx2.h"
 #include "variant.inl.h"
 
 namespace estream {
-extern constinit const Kernels kernels_avx2 = avx2::table("avx2");
+extern constinit const Kernels kernels_avx2 = avx2::blocked_table("avx2");
 }

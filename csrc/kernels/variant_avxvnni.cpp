@@ -1,7 +1,7 @@
 #define ESTREAM_VARIANT avxvnni
-#include "tile_avx2.h"
+#include "multiply_avx2.h"
 #include "variant.inl.h"
 
 namespace estream {
-extern constinit const Kernels kernels_avxvnni = avxvnni::table("avxvnni");
+extern constinit const Kernels kernels_avxvnni = avxvnni::blocked_table("avxvnni");
 }

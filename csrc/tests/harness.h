@@ -52,15 +52,23 @@ inline bool close(const std::vector<double>& expected, const std::vector<float>&
   return expected.size() == got.size();
 }
 
+inline void choose_kernels(const std::string& name) {
+#if defined(_WIN32)
+  _putenv_s("ESTREAM_KERNELS", name.c_str());
+#else
+  setenv("ESTREAM_KERNELS", name.c_str(), 1);
+#endif
+}
+
 // Makes each variant in turn the one that select_kernels chooses.
 inline void for_each_variant(const std::function<void(const Kernels&)>& body) {
   const char* set = std::getenv("ESTREAM_KERNELS");
   const std::string before = set ? set : "";
   for (const char* const* name = available_kernels(); *name; name++) {
-    setenv("ESTREAM_KERNELS", (where = *name).c_str(), 1);
+    choose_kernels(where = *name);
     body(select_kernels());
   }
-  setenv("ESTREAM_KERNELS", before.c_str(), 1);
+  choose_kernels(before);
 }
 
 constexpr uint64_t kBlock = 4096;

@@ -128,6 +128,12 @@ void check_products(Random& random, const Matrix& m, int rows_from, int rows_to)
   });
 }
 
+WeightRows rows_of(const std::vector<float>& source, int columns) {
+  WeightRows rows{WeightType::float32, columns, {}};
+  for (size_t i = 0; i < source.size(); i += columns) rows.rows.push_back(reinterpret_cast<const uint8_t*>(&source[i]));
+  return rows;
+}
+
 void check_packing(const std::vector<float>& source, int columns, int bits, int group) {
   const int outputs = static_cast<int>(source.size()) / columns;
   Matrix m = {{nullptr, outputs, (columns + group - 1) / group * group, bits, group}};
@@ -136,8 +142,8 @@ void check_packing(const std::vector<float>& source, int columns, int bits, int 
   const auto pack = [&](const Kernels& kernels, int threads) {
     ThreadPool pool(threads);
     std::vector<uint8_t> bytes(m.packed.bytes(), 0xcc);
-    const WeightRows rows = {source.data(), WeightType::float32, columns, columns};
-    CHECK(pack_matrix(pool, kernels, rows, order.data(), m.packed, bytes.data()) == -1);
+    const PackingResult result = pack_matrix(pool, kernels, rows_of(source, columns), order.data(), m.packed, bytes.data());
+    CHECK(result.bad_row == -1);
     return bytes;
   };
   m.bytes = pack(*find_kernels("portable"), 1);
@@ -246,8 +252,7 @@ void given_codes_are_kept() {
       const int row = order[i / m.packed.inputs], column = i % m.packed.inputs;
       CHECK(m.weights[i] == (row < 0 || column >= kColumns ? 0.0f : source[row * kColumns + column]));
     }
-    const WeightRows values{source.data(), WeightType::float32, kColumns, kColumns};
-    const PackingError error = packing_error(pool, values, order.data(), m.packed);
+    const PackingError error = packing_error(pool, rows_of(source, kColumns), order.data(), m.packed);
     CHECK(error.squared_error == 0.0 && error.squared > 0.0);
     scales[5 * kGroups + 1] = 0x7c00;
     CHECK(pack_codes(pool, rows, order.data(), m.packed, m.bytes.data()) == 5);

@@ -1,13 +1,10 @@
-// The thread pool, the arena and the reader.
-#include <unistd.h>
-
+// The thread pool and the reader.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <stdexcept>
 #include <system_error>
@@ -16,6 +13,7 @@
 #include "arena.h"
 #include "harness.h"
 #include "reader.h"
+#include "test_file.h"
 #include "thread_pool.h"
 
 namespace estream::tests {
@@ -23,27 +21,6 @@ namespace estream::tests {
 namespace {
 
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
-
-bool holds_file(const uint8_t* memory, uint64_t offset, uint64_t length) {
-  return std::memcmp(memory, file_bytes(offset, length).data(), length) == 0;
-}
-
-constexpr uint64_t kFileBlocks = 1600;
-
-struct TestFile {
-  const std::filesystem::path path = std::filesystem::temp_directory_path() / ("estream_test_" + std::to_string(getpid()));
-  std::vector<std::string> paths = {path.string()};
-
-  explicit TestFile(uint64_t bytes = kFileBlocks * kBlock) {
-    const std::vector<uint8_t> content = file_bytes(0, bytes);
-    std::ofstream(path, std::ios::binary)
-        .write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(bytes));
-    CHECK(std::filesystem::file_size(path) == bytes);
-  }
-  ~TestFile() { std::filesystem::remove(path); }
-};
-
-uint64_t checksum(const void* data, size_t bytes) { return find_kernels("portable")->checksum(data, bytes); }
 
 ReadOutcome settled(Reader& reader, uint64_t ticket) {
   for (int i = 0; i < 600; i++)
@@ -144,17 +121,6 @@ void pool_wakes_sleeping_workers() {
   }
 }
 
-void arena_is_aligned_zeroed_writable() {
-  for (const size_t bytes : {size_t{1}, (size_t{2} << 20) + 1, size_t{5} << 20}) {
-    Arena arena(bytes);
-    arena.populate(0, bytes / 2);
-    CHECK(arena.bytes() == bytes && reinterpret_cast<uintptr_t>(arena.base()) % (2u << 20) == 0);
-    CHECK(std::all_of(arena.base(), arena.base() + bytes, [](uint8_t b) { return b == 0; }));
-    std::memset(arena.base(), 0xa5, bytes);
-    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
-  }
-}
-
 void reader_reads_runs_direct_and_buffered() {
   const TestFile file;
   Random random{1};
@@ -195,13 +161,31 @@ void reader_reports_what_cannot_be_read() {
   try {
     Reader(file.paths, 2, kBlock, true, checksum);
   } catch (const std::system_error& error) {
-    thrown = error.code().value() == ENOENT;
+    thrown = error.code() == std::errc::no_such_file_or_directory;
   }
   CHECK(thrown);
-  file.paths[1] = file.path.parent_path().string();  // a directory can be opened, but not read
-  Reader reader(file.paths, 1, kBlock, true, checksum);
-  const ReadOutcome outcome = settled(reader, reader.submit(1, 0, arena.base(), kBlock, {{0, kBlock, 0, false}}));
-  CHECK(outcome.state == ReadState::failed_io && outcome.error == EISDIR);
+  for (const bool direct : {false, true}) {
+    Reader reader({file.paths[0]}, 1, kBlock, direct, checksum);
+    const uint64_t beyond = uint64_t{1} << 63;  // no system has such an offset
+    const ReadOutcome outcome = settled(reader, reader.submit(0, beyond, arena.base(), kBlock, {{0, kBlock, 0, false}}));
+    CHECK(outcome.state == ReadState::failed_io && outcome.error > 0 && outcome.file_offset == beyond);
+    CHECK(!platform::error_text(outcome.error).empty());
+  }
+}
+
+// Linux opens a directory and refuses to read it, Windows refuses to open it.
+void reader_refuses_directories() {
+  const std::string folder = utf8(std::filesystem::temp_directory_path());
+  Arena arena(kBlock);
+  bool refused = false;
+  try {
+    Reader reader({folder}, 1, kBlock, true, checksum);
+    const ReadOutcome outcome = settled(reader, reader.submit(0, 0, arena.base(), kBlock, {{0, kBlock, 0, false}}));
+    refused = outcome.state == ReadState::failed_io && outcome.error == EISDIR;
+  } catch (const std::system_error& error) {
+    refused = error.code() == std::errc::permission_denied;
+  }
+  CHECK(refused);
 }
 
 void reader_cancels() {

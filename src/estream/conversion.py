@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from estream.buffers import BUFFERS
+from estream.checkpoint.left_out import left_out, refuse_another_head
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
 from estream.devices.qnn.conversion import NPU_GROUP, NpuTarget
@@ -89,7 +91,7 @@ def convert(
     family = family_of(checkpoint.config)
     config = family.read_config(checkpoint.config)
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
-    checkpoint.check(list(all_refs(tensors)), tensors.ignored)
+    checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     destination = Path(destination)
     npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
     group = NPU_GROUP if npu else options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
@@ -106,28 +108,29 @@ def convert(
     if options.calibrate is not None:
         cut = npu.source if npu else spec.quantization
         calibration = _calibration(Path(options.calibrate), checkpoint, tensors, config, cut)
-    with write_package(destination, spec, options.force) as writer:
-        _Conversion(checkpoint, tensors, writer, npu, calibration).run(progress)
+    try:
+        with write_package(destination, spec, options.force) as writer:
+            _Conversion(checkpoint, tensors, writer, npu, calibration).run(progress)
+    finally:
+        BUFFERS.clear()
     return open_package(destination, options.device)
 
 
 def _calibration(
     text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, config: ModelConfig, quantization: Quantization
 ) -> Calibration:
-    moe = config.moe
-    if moe.expert_bias or moe.gate_limit > 0.0:
-        raise OptionError(f"--calibrate: {config.family} has experts with biases or clamped gates; leave it out")
     if experts_keep_codes(checkpoint, tensors, quantization):
         raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
     windows = calibration_windows(text, checkpoint.path, config)
     embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
-    return Calibration(config, quantization, windows, embeddings, text.name)
+    final_norm = PageWeights(checkpoint, config, tensors).final_norm()
+    return Calibration(config, quantization, windows, embeddings, final_norm, text.name)
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
     """Every tensor, or part of one, that a package is made of."""
     yield from (tensors.embedding, tensors.final_norm, tensors.head)
-    optional = [tensors.final_norm_bias, tensors.head_bias]
+    optional = [tensors.final_norm_bias, tensors.head_bias, tensors.repeated]
     for layer in tensors.layers:
         yield from layer.parts.values()
         optional.append(layer.shared_gate)
@@ -175,7 +178,8 @@ class _Conversion:
         self._writer.report = self._packer.report(self._config.layers)
         for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
             self._writer.add_file(name, content)
-        notes = [*matrix_notes(self._checkpoint, self._tensors, quantization), *self._checkpoint.notes]
+        matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
+        notes = [*matrices, *left_out(self._tensors.ignored), *self._checkpoint.notes]
         self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _written(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
@@ -211,6 +215,8 @@ class _Conversion:
         if not all_finite(rows, self._checkpoint.dtype(ref)):
             file = self._checkpoint.tensors[ref.name].file.name
             raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
+        if self._tensors.repeated is not None:
+            refuse_another_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
         return rows
 
 
@@ -219,4 +225,6 @@ def all_finite(rows: np.ndarray, dtype: str) -> bool:
     if dtype == "float32":
         return bool(np.isfinite(rows).all())
     exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
-    return not ((rows & exponent) == exponent).any()
+    # In pieces that stay in the cache.
+    pieces = (rows[at : at + 64] for at in range(0, len(rows), 64))
+    return not any(((piece & exponent) == exponent).any() for piece in pieces)

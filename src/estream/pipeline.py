@@ -94,7 +94,7 @@ class LastResult(Generic[Job, Result]):
 class WriteBehind(Generic[Job, Result]):
     """Calls ``write`` for each job in order in a thread of its own, at most ``depth`` behind."""
 
-    def __init__(self, write: Callable[[Job, Result], None], depth: int = 2) -> None:
+    def __init__(self, write: Callable[[Job, Result], None], depth: int = 4) -> None:
         self._write = write
         self._queue: queue.Queue[tuple[Job, Result] | None] = queue.Queue(depth)
         self._error: BaseException | None = None

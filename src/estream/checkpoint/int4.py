@@ -1,5 +1,6 @@
 """GPTQ and AWQ: 4-bit codes with zeros and scales for groups of inputs, stored transposed and eight in a word."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,7 +24,7 @@ class PackedInt4:
 
 
 @dataclass(frozen=True)
-class Int4Tensor(Decoder):
+class Int4Tensor(Decoder, ABC):
     """Codes 0..15; a value is (code - zero) * scale, zero and scale shared by ``group`` inputs of an output: exact in
     float32, since scales have 11 bits and the difference 5.
     """
@@ -33,8 +34,8 @@ class Int4Tensor(Decoder):
     step: ClassVar[int] = 256
 
     @property
-    def inputs(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def inputs(self) -> int: ...
 
     @property
     def outputs(self) -> int:
@@ -58,13 +59,13 @@ class Int4Tensor(Decoder):
         expect(self.parts.scales, (groups, self.outputs), dtype="F16")
         expect(self.parts.zeros, (groups, self.outputs // 8), dtype="I32")
 
+    @abstractmethod
     def _codes(self, packed: np.ndarray, first: int, count: int) -> np.ndarray:
         """Codes [inputs, count] of outputs [first, first + count), from the stored words."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _zeros(self, packed: np.ndarray) -> np.ndarray:
         """Zeros [groups, outputs] as they are subtracted, from the stored words."""
-        raise NotImplementedError
 
     def _read(self, first: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
         """Codes less zeros, int8 [count, inputs], and their scales, float32 [count, groups]."""

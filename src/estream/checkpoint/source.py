@@ -67,7 +67,7 @@ class CheckpointSource(Protocol):
         ...
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
-        """A small tensor in float32, in its own shape, all of it finite."""
+        """A small tensor in float32, in its own shape, all of it finite, plus what ``ref`` says is added."""
         ...
 
     def codes(self, ref: TensorRef) -> tuple[int, int] | None:

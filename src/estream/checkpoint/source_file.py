@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from estream import system
+from estream.buffers import ALIGNMENT, BUFFERS
 from estream.errors import CheckpointError
 from estream.units import MiB, round_up
 
-_BLOCK = 4096
 #: Below this a buffered read is cheaper than aligning a direct one.
 _SMALLEST_DIRECT = 1 * MiB
 
@@ -21,18 +22,11 @@ def read_bytes(file: Path, offset: int, size: int) -> np.ndarray:
 
     """
     try:
-        if size >= _SMALLEST_DIRECT:
-            try:
-                handle = os.open(file, os.O_RDONLY | os.O_DIRECT)
-            except OSError:
-                # The file system has no direct I/O; a file that cannot be opened fails here again.
-                handle = os.open(file, os.O_RDONLY)
-        else:
-            handle = os.open(file, os.O_RDONLY)
+        handle = system.open_for_reading(file, direct=size >= _SMALLEST_DIRECT)
         try:
             data = _read_aligned(file, handle, offset, size)
             # Where reads went through the cache: nothing reads a checkpoint twice.
-            os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
+            system.forget(handle, offset, size)
             return data
         finally:
             os.close(handle)
@@ -41,19 +35,13 @@ def read_bytes(file: Path, offset: int, size: int) -> np.ndarray:
 
 
 def _read_aligned(file: Path, handle: int, offset: int, size: int) -> np.ndarray:
-    first, end = offset // _BLOCK * _BLOCK, offset + size
-    buffer = _aligned_buffer(round_up(end - first, _BLOCK))
+    first, end = offset // ALIGNMENT * ALIGNMENT, offset + size
+    buffer = BUFFERS.take(round_up(end - first, ALIGNMENT))
     done = 0
     while first + done < end:
-        n = os.preadv(handle, [buffer[done:].data], first + done)
-        if first + done + n < end and n < _BLOCK:
+        n = system.read_at(handle, buffer[done:].data, first + done)
+        if first + done + n < end and n < ALIGNMENT:
             raise CheckpointError(f"{file}: ends at byte {first + done + n}, inside a tensor; the file is truncated")
         # Direct I/O goes on from an aligned place only.
-        done += n if first + done + n >= end else n // _BLOCK * _BLOCK
+        done += n if first + done + n >= end else n // ALIGNMENT * ALIGNMENT
     return buffer[offset - first : end - first]
-
-
-def _aligned_buffer(size: int) -> np.ndarray:
-    memory = np.empty(size + _BLOCK, np.uint8)
-    start = -memory.ctypes.data % _BLOCK
-    return memory[start : start + size]

@@ -9,7 +9,7 @@ import typer
 from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
-from estream.cli.quantization import print_layers, summary
+from estream.cli.quantization import largest_errors, outputs, print_layers
 from estream.package.package import Package
 from estream.quantization.summary import describe_conversion
 from estream.units import format_bytes
@@ -62,10 +62,8 @@ def convert_command(
     with progress("converting") as update:
         package = conversion.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
-    if not as_json and package.manifest.report:
-        say(f"{describe(package)['bits_per_weight']:.2f} bits a weight; {summary(package.manifest.report)}")
-        if report:
-            print_layers(package.manifest.report)
+    if report and not as_json and package.manifest.report:
+        print_layers(package.manifest.report)
 
 
 def synth_command(
@@ -111,5 +109,8 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
             f"compiled for {', '.join(npu.contexts)} ({format_bytes(size)})" if npu.contexts else "compiled when it is loaded"
         )
         say(f"one set of graphs for all layers and experts, {held}")
-    for line in describe_conversion(package.manifest.source.get("conversion", {})):
+    cost = package.manifest.report
+    for line in describe_conversion(package.manifest.source.get("conversion", {}), largest_errors(cost) if cost else {}):
         say(line)
+    if cost:
+        say(f"{describe(package)['bits_per_weight']:.2f} bits a weight{outputs(cost)}")

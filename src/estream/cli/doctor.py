@@ -62,7 +62,7 @@ def _facts(folder: Path) -> dict[str, Any]:
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "kernels": {"chosen": str(_native.CpuDevice(1).variant), "available": list(_native.variants())},
         "cpu": {
-            "affinity": len(os.sched_getaffinity(0)),
+            "affinity": _native.usable_processors(),
             "quota": machine.cpu_quota(),
             "threads": machine.default_threads(),
         },

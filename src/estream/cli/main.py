@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import estream
-from estream.cli import convert, doctor, inspect, plan, report, run
+from estream.cli import bench, convert, doctor, inspect, plan, report, run
 from estream.errors import EstreamError, OptionError
 
 app = typer.Typer(
@@ -40,6 +40,7 @@ app.command("verify")(inspect.verify_command)
 app.command("run")(run.run_command)
 app.command("plan")(plan.plan_command)
 app.command("tune")(plan.tune_command)
+app.command("bench")(bench.bench_command)
 app.command("report")(report.report_command)
 app.command("doctor")(doctor.doctor_command)
 

@@ -10,13 +10,22 @@ def summary(report: QuantizationReport) -> str:
     """One line: the largest errors of any layer."""
     layers = report.layers
     parts = [f"experts {max(x.experts for x in layers):.1%}", f"attention {max(x.attention for x in layers):.2%}"]
-    text = f"largest relative error of the weights: {', '.join(parts)}, head {report.head:.2%}"
+    return f"largest relative error of the weights: {', '.join(parts)}, head {report.head:.2%}" + outputs(report)
+
+
+def outputs(report: QuantizationReport) -> str:
+    """What a calibration text says of the experts' outputs; nothing without one."""
     if report.calibration is None:
-        return text
-    outputs = max(x.outputs or 0.0 for x in layers)
-    scarce = sum(len(x.scarce) for x in layers)
-    text += f"; of the experts' outputs on {report.calibration['tokens']} tokens of {report.calibration['text']}: {outputs:.1%}"
+        return ""
+    largest = max(x.outputs or 0.0 for x in report.layers)
+    scarce = sum(len(x.scarce) for x in report.layers)
+    text = f"; of the experts' outputs on {report.calibration['tokens']} tokens of {report.calibration['text']}: {largest:.1%}"
     return text + (f"; {scarce} experts saw too few tokens and borrowed others" if scarce else "")
+
+
+def largest_errors(report: QuantizationReport) -> dict[str, float]:
+    """The largest relative error of any layer's weights, by the kind of page."""
+    return {"attention": max(x.attention for x in report.layers), "expert": max(x.experts for x in report.layers)}
 
 
 def print_layers(report: QuantizationReport) -> None:

@@ -10,13 +10,13 @@ from rich.table import Table
 
 from estream.cli.output import out, print_json, print_pairs
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
-from estream.devices.qnn.target import target
+from estream.devices.qnn.target import refuse_times
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
 from estream.engine.result import TopToken
 from estream.engine.stats import SweepStats
-from estream.errors import OptionError, PackageError
+from estream.errors import PackageError, PromptError
 from estream.package.package import open_package
 from estream.units import format_bytes, parse_bytes
 
@@ -55,8 +55,8 @@ def run_command(
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations, soc=soc)
     options.check()
     given = one_prompt(GivenPrompt(prompt, prompt_file, chat, messages, tokens))
-    if trace and device == "qnn" and target() == "emulator":
-        raise OptionError("--trace draws where the time goes, and the emulator's time is not the NPU's; leave it out")
+    if trace:
+        refuse_times("--trace", device)
     if trace and not trace.absolute().parent.is_dir():
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     with Model(open_package(path, device), options) as model:
@@ -81,8 +81,10 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         return model.render(given.messages, **given.variables)
     if isinstance(given, int):
         config = model.package.manifest.config
-        # One more than the context is refused as well as any number, and fits into memory.
-        return _random_ids(min(given, config.context + 1), seed, config.vocabulary)
+        # Before they are made: a number may be too large for memory.
+        if given > config.context:
+            raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
+        return _random_ids(given, seed, config.vocabulary)
     return given
 
 

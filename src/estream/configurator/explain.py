@@ -1,10 +1,10 @@
 """Says of each value of a plan where it comes from: measured, derived, a policy, or given by the user."""
 
-import resource
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from estream import system
 from estream.configurator.profile import Profile
 from estream.configurator.search import NEAR, Choice
 from estream.configurator.simulate import Setting
@@ -69,12 +69,12 @@ def _rates(profile: Profile) -> str:
 
 
 def _lock(options: LoadOptions, setting: Setting) -> Explained:
-    limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    text = "unlimited" if limit == resource.RLIM_INFINITY else format_bytes(limit)
+    limit, where = system.locking_limit()
     if options.memory is None:
         return Explained("locking", "no", "policy", "only a budget that the user sets is kept from being swapped")
-    fits = limit == resource.RLIM_INFINITY or limit >= setting.capacity
-    return Explained("locking", "yes" if fits else "if privileged", "derived", f"ulimit -l is {text}")
+    fits = limit is None or limit >= setting.capacity
+    text = "no limit" if limit is None else format_bytes(limit)
+    return Explained("locking", "yes" if fits else "if privileged", "derived", f"{text} ({where})")
 
 
 def _pipeline(setting: Setting, profile: Profile, choice: Choice, arena: ArenaPlan) -> Iterator[Explained]:

@@ -2,12 +2,11 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estream import __version__
+from estream import __version__, _native, system
 from estream.engine import machine
 from estream.engine.disk import disk_limits, disk_of
 from estream.package.manifest import MANIFEST
@@ -23,8 +22,8 @@ def identity(package: Package, device: str, variant: str, threads: int, activati
         "kernels": variant,
         "threads": threads,
         "activations": activations,
-        "processor": machine.processor_name(),
-        "affinity": len(os.sched_getaffinity(0)),
+        "processor": system.processor_name(),
+        "affinity": _native.usable_processors(),
         "cpu_quota": machine.cpu_quota(),
         "disk": disk_of(package.path),
         "disk_limits": disk_limits(package.path),

@@ -84,6 +84,9 @@ class LoadedDevice(Device, Protocol):
     def measurable(self) -> bool:
         """Whether the configurator's probes can time its pages."""
 
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each kind of work, as far as the device tells."""
+
     def facts(self) -> dict[str, Any]:
         """What the last sweep's figures should say of it, as plain values."""
 

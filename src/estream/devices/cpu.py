@@ -41,6 +41,10 @@ class CpuDevice:
         """The kernel variant in use."""
         return str(self._native.variant)
 
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each kind of work."""
+        return self._native.seconds()
+
     @property
     def kv_element_bytes(self) -> int:
         """Size of an element of the keys and values in ``Activations``."""

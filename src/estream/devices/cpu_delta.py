@@ -49,7 +49,8 @@ class DeltaAttention:
         x = (a.normed, a.normed_quantized)
         self._linear.project(page, "qkv", x, a.linear_inputs[before : before + n])
         self._linear.project(page, "z", x, gates)
-        self._linear.project(page, "ba", x, rates)
+        self._linear.project(page, "b", x, rates[:, : self._delta.value_heads])
+        self._linear.project(page, "a", x, rates[:, self._delta.value_heads :])
         _native.causal_conv(self._native, a.linear_inputs[: before + n], positions, page.floats("conv"), mixed)
         # The next chunk looks back at these.
         a.linear_inputs[:before] = a.linear_inputs[n : before + n].copy()

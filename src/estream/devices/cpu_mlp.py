@@ -1,6 +1,7 @@
 """MLPs on the CPU: routing, experts, and the MLPs that serve every token."""
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,6 +10,8 @@ from estream.devices.cpu_page import BoundPage, CpuLinear, native_matrix
 from estream.engine.activations import CHUNK, Activations, QuantizedArrays
 from estream.engine.routing import RoutingLists
 from estream.models.config import ModelConfig
+from estream.package.layout import PageSpec
+from estream.package.parts import PageLayout
 
 
 class CpuMlp:
@@ -30,11 +33,15 @@ class CpuMlp:
         self._likeliest_count = count
 
     def begin(self, activations: Activations) -> None:
-        self._a = activations
+        self._a = a = activations
+        x = a.ffn_input
+        self._x = x if isinstance(x, np.ndarray) else x.rows(0, len(x.codes))
+        # What calls of pages with one layout share; every page of an expert has the same.
+        self._calls: dict[tuple[int, str], _Call] = {}
 
     def release(self) -> None:
         """Forget the arrays of the last sweep."""
-        del self._a
+        del self._a, self._x, self._calls
 
     def route(self, page: BoundPage, residual: np.ndarray) -> RoutingLists:
         a, rows = self._a, len(residual)
@@ -104,12 +111,26 @@ class CpuMlp:
 
     def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
         """out[to] += weights * MLP(rows ``tokens`` of the MLPs' input)."""
-        a, layout, moe = self._a, page.spec.layout, self._config.moe
+        key = (id(page.spec.layout), page.spec.kind)
+        if key not in self._calls:
+            self._calls[key] = self._call(page.spec)
+        call = self._calls[key]
+        self._native.expert(call.mlp, page.address, self._x, tokens, to, weights, call.hidden, call.quantized, out)
+
+    def _call(self, spec: PageSpec) -> "_Call":
+        layout, moe = spec.layout, self._config.moe
         gate_up, down = layout.matrix("gate_up"), layout.matrix("down")
         gate_bias, down_bias = (layout.offset(name) for name in ("gate_up_bias", "down_bias"))
-        alpha, limit = (moe.gate_alpha, moe.gate_limit) if page.spec.kind == "expert" else (0.0, 0.0)
+        alpha, limit = (moe.gate_alpha, moe.gate_limit) if spec.kind == "expert" else (0.0, 0.0)
         shapes = native_matrix(gate_up), native_matrix(down)
         mlp = _native.Expert(*shapes, down.offset, gate_bias, down_bias, alpha, limit)
-        hidden, quantized = a.mlp_scratch(down.inputs, down.group)
-        x = a.ffn_input if isinstance(a.ffn_input, np.ndarray) else a.ffn_input.rows(0, len(a.ffn_input.codes))
-        self._native.expert(mlp, page.address, x, tokens, to, weights, hidden, quantized, out)
+        return _Call(layout, mlp, *self._a.mlp_scratch(down.inputs, down.group))
+
+
+class _Call(NamedTuple):
+    """What is bound for all pages of one layout; the layout, so that its identity is not given to another."""
+
+    layout: PageLayout
+    mlp: "_native.Expert"
+    hidden: np.ndarray
+    quantized: "_native.Quantized"

@@ -3,21 +3,23 @@
 import os
 from pathlib import Path
 
+from estream import system
 from estream.engine.machine import cgroup_folders
 
 
 def disk_of(path: Path) -> str:
     """The device number and, where the system tells it, the name of the disk that holds ``path``."""
     device = os.stat(path).st_dev
-    number = f"{os.major(device)}:{os.minor(device)}"
-    link = Path("/sys/dev/block") / number
+    number = system.device_number(device)
+    link = Path("/sys/dev/block", number)
     return f"{number} {link.resolve().name}" if link.exists() else number
 
 
 def disk_limits(path: Path) -> dict[str, int]:
     """Limits on reading from the disk below ``path``, of the tightest group: "rbps" bytes and "riops" requests per second."""
     device = os.stat(path).st_dev
-    numbers = {f"{os.major(device)}:{os.minor(device)}", _whole_disk(device)}
+    number = system.device_number(device)
+    numbers = {number, _whole_disk(number)}
     found: dict[str, int] = {}
     for folder in cgroup_folders("blkio") + cgroup_folders("io"):
         for name, value in _limits_of(folder, numbers):
@@ -25,9 +27,9 @@ def disk_limits(path: Path) -> dict[str, int]:
     return found
 
 
-def _whole_disk(device: int) -> str:
+def _whole_disk(number: str) -> str:
     """Limits are set on whole disks; a file system may lie on a partition of one."""
-    folder = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve()
+    folder = Path("/sys/dev/block", number).resolve()
     parent = folder.parent / "dev"
     return parent.read_text().strip() if (folder / "partition").exists() and parent.exists() else ""
 

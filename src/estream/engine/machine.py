@@ -1,9 +1,9 @@
 """What this process may use: memory, processors."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from estream import _native
 from estream.units import MiB
 
 _PROC = Path("/proc")
@@ -14,24 +14,17 @@ _NO_LIMIT = 1 << 60
 
 def resident_bytes() -> int:
     """Resident memory of this process now."""
-    pages = int((_PROC / "self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    return _native.process_memory()[0]
 
 
 def peak_resident_bytes() -> int:
     """The most that was resident since the process began (or since its peak was reset)."""
-    for line in (_PROC / "self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return resident_bytes()
+    return _native.process_memory()[1]
 
 
 def available_bytes() -> int:
-    """MemAvailable of the machine."""
-    for line in (_PROC / "meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo has no MemAvailable")
+    """What the machine can give without swapping."""
+    return _native.available_memory()
 
 
 @dataclass(frozen=True)
@@ -50,7 +43,9 @@ class CgroupMemory:
 def cgroup_folders(controller: str) -> list[Path]:
     """Folders of this process's control groups for a controller, leaf first: v1 hierarchy or v2."""
     folders: list[Path] = []
-    for line in (_PROC / "self/cgroup").read_text().splitlines():
+    listed = _PROC / "self/cgroup"
+    # Linux without control groups, or Windows.
+    for line in listed.read_text().splitlines() if listed.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
             roots = [_CGROUP, _CGROUP / "unified"]
@@ -131,16 +126,8 @@ def cpu_quota() -> float | None:
     return min(quotas, default=None)
 
 
-def processor_name() -> str:
-    """The processor's model name, or the architecture where the system does not tell."""
-    for line in (_PROC / "cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return os.uname().machine
-
-
 def default_threads() -> int:
     """Processors in the affinity mask, at most the whole ones of the cgroup's quota."""
-    allowed = len(os.sched_getaffinity(0))
+    allowed = _native.usable_processors()
     quota = cpu_quota()
     return allowed if quota is None else max(1, min(allowed, int(quota)))

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from estream import _native
+from estream import _native, system
 from estream.configurator.configure import configure
 from estream.configurator.simulate import Setting
 from estream.configurator.simulated import Workload
@@ -47,7 +47,7 @@ def _abandon_in_child() -> None:
         model._abandon()
 
 
-os.register_at_fork(after_in_child=_abandon_in_child)
+system.call_after_fork(_abandon_in_child)
 
 
 class Model:
@@ -78,13 +78,8 @@ class Model:
         _MODELS.add(self)
 
     def _configure(self) -> None:
-        setting = Setting(
-            self._package.manifest,
-            self._budget,
-            self._process_bytes,
-            self._options.activations == "float",
-            self._device.kv_element_bytes,
-        )
+        exact, kv_bytes = self._options.activations == "float", self._device.kv_element_bytes
+        setting = Setting(self._package.manifest, self._budget, self._process_bytes, exact, kv_bytes)
         self._setting = setting
         configured = configure(self._package, self._device, self._options, setting)
         self._configuration = configured.configuration
@@ -102,6 +97,10 @@ class Model:
     def arena_bytes(self) -> int:
         """Memory that the arena takes now."""
         return self._workspace.bytes
+
+    def device_seconds(self) -> dict[str, float]:
+        """Seconds that the device has spent so far, by kind of work."""
+        return self._device.seconds()
 
     def close(self) -> None:
         """Stop the lanes and free the arena. Closing twice, or in a forked child, is harmless."""

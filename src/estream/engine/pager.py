@@ -5,7 +5,6 @@ after its bytes have arrived and its checksum is right, and is never written whi
 pages have places of their own and stay ready between sweeps.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -288,7 +287,7 @@ class Pager:
 def _explain(state: str, code: int) -> str:
     match state:
         case "io":
-            return f"the system could not read it ({os.strerror(code)}); check the disk"
+            return f"the system could not read it ({_native.error_text(code)}); check the disk"
         case "short":
             return "the file ends before the page does; it was truncated or replaced, convert the model again"
         case "checksum":

@@ -30,6 +30,7 @@ _MODULES = (
     "olmoe",
     "phimoe",
     "qwen2_moe",
+    "qwen3_5_moe",
     "qwen3_moe",
     "qwen3_next",
 )
@@ -49,5 +50,9 @@ def family_of(values: Mapping[str, Any]) -> Family:
         if any(name in family.ARCHITECTURES for name in names):
             return family
     known = ", ".join(name for family in FAMILIES for name in family.ARCHITECTURES)
-    found = ", ".join(map(str, names)) or f"model_type {values.get('model_type')!r}"
-    raise CheckpointError(f"config.json: architecture {found} is not supported; supported: {known}")
+    if not names:
+        raise CheckpointError(
+            f"config.json: 'architectures' is missing, and 'model_type' {values.get('model_type')!r} alone does not say what "
+            f"the model is; name one of {known}"
+        )
+    raise CheckpointError(f"config.json: architecture {', '.join(map(str, names))} is not supported; supported: {known}")

@@ -1,7 +1,7 @@
 """What the engine needs to know of a model, in one vocabulary for every family."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from estream.errors import PackageError
@@ -233,7 +233,9 @@ class LayerTensors:
 
 @dataclass(frozen=True)
 class ModelTensors:
-    """Where each weight of a model lies in a checkpoint. ``head`` is the embedding where the two are tied."""
+    """Where each weight of a model lies in a checkpoint. ``head`` is the embedding where the two are tied, and ``repeated``
+    the head that some writers store beside it all the same. ``ignored`` names tensors that are left out, and what they are.
+    """
 
     embedding: TensorRef
     final_norm: TensorRef
@@ -241,4 +243,5 @@ class ModelTensors:
     layers: tuple[LayerTensors, ...]
     final_norm_bias: TensorRef | None = None
     head_bias: TensorRef | None = None
-    ignored: frozenset[str] = frozenset()
+    repeated: TensorRef | None = None
+    ignored: Mapping[str, str] = field(default_factory=dict)

@@ -17,6 +17,9 @@ from estream.models.config import (
 from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import read_rope
 
+#: What is said of tensors that are left out because they predict more than the next token.
+FURTHER_TOKENS = "for predicting several tokens at once"
+
 #: How families spell the number of routed experts; a config may use any of them.
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
@@ -114,6 +117,20 @@ def with_window(config: ModelConfig, window: int, layers: Collection[int]) -> Mo
     return replace(config, attention=replace(config.attention, window=window, window_layers=tuple(layers)))
 
 
+def read_layer_kinds(hf: HfConfig, names: tuple[str, str], default: Callable[[int], str]) -> tuple[int, ...]:
+    """Layers of the kind that ``names`` has first, as ``layer_types`` says, or ``default`` where it is absent.
+
+    Raises:
+        CheckpointError: it names other kinds, or not one for each layer.
+
+    """
+    layers = hf.integer("num_hidden_layers")
+    kinds = hf.values.get("layer_types") or [default(layer) for layer in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in names for kind in kinds):
+        raise CheckpointError(f"config.json: 'layer_types' must name {' or '.join(names)} for each layer, found {kinds!r}")
+    return tuple(layer for layer, kind in enumerate(kinds) if kind == names[0])
+
+
 #: Gives the matrices and vectors of one layer's attention page, by part.
 AttentionParts = Callable[[ModelConfig, int], dict[str, TensorRef]]
 
@@ -158,18 +175,18 @@ def decoder_tensors(
         layers=tuple(_layer(config, names, index, available, attention) for index in range(config.layers)),
         final_norm_bias=replace(norm, name="model.norm.bias") if config.norm == "layer" else None,
         head_bias=TensorRef("lm_head.bias", (config.vocabulary,)) if config.head_bias else None,
-        # Some writers store the tied head a second time.
-        ignored=_further_predictions(config, available) | (frozenset({head.name}) if config.tied_head else frozenset()),
+        repeated=head if config.tied_head and head.name in available else None,
+        ignored=_further_predictions(config, available),
     )
 
 
-def _further_predictions(config: ModelConfig, available: frozenset[str]) -> frozenset[str]:
+def _further_predictions(config: ModelConfig, available: frozenset[str]) -> dict[str, str]:
     """Tensors of the modules for multi-token prediction, DeepSeek-V3's (arXiv 2412.19437), which lie as layers of their own."""
     index, prefixes = config.layers, []
     while f"model.layers.{index}.eh_proj.weight" in available:
         prefixes.append(f"model.layers.{index}.")
         index += 1
-    return frozenset(name for name in available if name.startswith(tuple(prefixes)))
+    return {name: FURTHER_TOKENS for name in available if name.startswith(tuple(prefixes))}
 
 
 def _layer(

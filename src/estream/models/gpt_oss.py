@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from estream.errors import CheckpointError
 from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, read_moe, with_window
+from estream.models.decoder import (
+    USUAL_NAMES,
+    decoder_tensors,
+    read_attention,
+    read_decoder,
+    read_layer_kinds,
+    read_moe,
+    with_window,
+)
 from estream.models.huggingface import HfConfig
 
 NAME = "gpt_oss"
@@ -31,15 +38,9 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         gate_limit=hf.positive("swiglu_limit", 7.0),
     )
     config = read_decoder(NAME, hf, attention, moe)
-    return with_window(config, hf.count("sliding_window"), _windowed_layers(hf))
-
-
-def _windowed_layers(hf: HfConfig) -> list[int]:
-    layers, names = hf.integer("num_hidden_layers"), ("full_attention", "sliding_attention")
-    kinds = hf.values.get("layer_types") or [names[(i + 1) % 2] for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in names for kind in kinds):
-        raise CheckpointError(f"config.json: 'layer_types' must name {' or '.join(names)} for each layer, found {kinds!r}")
-    return [i for i, kind in enumerate(kinds) if kind == names[1]] if hf.count("sliding_window") else []
+    kinds, window = ("sliding_attention", "full_attention"), hf.count("sliding_window")
+    layers = read_layer_kinds(hf, kinds, lambda layer: kinds[layer % 2])
+    return with_window(config, window, layers if window else ())
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

@@ -28,7 +28,9 @@ class HfConfig:
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.values.get(key)
-        if value is None and default is not None:
+        if value is None:
+            if default is None:
+                raise CheckpointError(f"config.json: '{key}' is missing")
             return default
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise CheckpointError(f"config.json: '{key}' must be a number, found {value!r}")

@@ -8,6 +8,9 @@ from estream.errors import CheckpointError
 from estream.models.huggingface import HfConfig
 from estream.models.rope import RopeConfig, yarn_magnitude
 
+#: The keys under which a config may describe its rotary positions.
+ROPE_SPELLINGS = ("rope_parameters", "rope_scaling")
+
 _COMMON = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _KEYS: Mapping[str, set[str]] = {
     "default": set(),
@@ -37,7 +40,7 @@ _KEYS: Mapping[str, set[str]] = {
 
 def rope_parameters(hf: HfConfig) -> Mapping[str, Any]:
     """The dictionary that describes the scaling; empty where there is none."""
-    return hf.values.get("rope_parameters") or hf.values.get("rope_scaling") or {}
+    return next((found for key in ROPE_SPELLINGS if (found := hf.values.get(key))), {})
 
 
 def read_rope(hf: HfConfig, head_dim: int, partial: float = 1.0) -> RopeConfig:

@@ -8,33 +8,34 @@ from typing import Self
 
 import numpy as np
 
+from estream import system
 from estream.units import MiB
 
 _BLOCK = 4096
 _BUFFER = 8 * MiB
+_LARGE = 1 * MiB
 
 
 class DirectFile:
-    """Appends bytes through one aligned buffer. Its length must be a multiple of 4096 when it is closed.
+    """Appends bytes past the page cache. Its length must be a multiple of 4096 when it is closed.
 
     The page cache would hold a copy of a package that nothing reads again, and filling it costs more than the disk does.
     """
 
     def __init__(self, path: Path) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        try:
-            self._handle = os.open(path, flags | os.O_DIRECT, 0o644)
-        except OSError:
-            # The file system has no direct I/O; a target that cannot be written fails here again.
-            self._handle = os.open(path, flags, 0o644)
+        self._handle = system.open_for_writing(path)
         self._memory = mmap.mmap(-1, _BUFFER)
         self._buffer = np.frombuffer(self._memory, np.uint8)
         self._filled = 0
         self.length = 0
 
     def write(self, data: np.ndarray) -> None:
-        """Append uint8 data."""
+        """Append uint8 data: from where it is if it is large and aligned, through the buffer otherwise."""
         done = 0
+        if data.size >= _LARGE and data.ctypes.data % _BLOCK == 0 and self._filled % _BLOCK == 0:
+            done = data.size // _BLOCK * _BLOCK
+            self._flush()
+            self._put(data[:done])
         while done < data.size:
             n = min(data.size - done, _BUFFER - self._filled)
             self._buffer[self._filled : self._filled + n] = data[done : done + n]
@@ -54,14 +55,17 @@ class DirectFile:
         os.fsync(self._handle)
 
     def _flush(self) -> None:
-        done = 0
-        while done < self._filled:
-            written = os.write(self._handle, self._buffer[done : self._filled].data)
-            # Direct I/O goes on from an aligned place only.
-            if written % _BLOCK:
-                os.lseek(self._handle, -(written % _BLOCK), os.SEEK_CUR)
-            done += written // _BLOCK * _BLOCK
+        self._put(self._buffer[: self._filled])
         self._filled = 0
+
+    def _put(self, data: np.ndarray) -> None:
+        while data.size:
+            done = os.write(self._handle, data.data)
+            # Direct I/O goes on from an aligned place only.
+            if done % _BLOCK:
+                os.lseek(self._handle, -(done % _BLOCK), os.SEEK_CUR)
+                done -= done % _BLOCK
+            data = data[done:]
 
     def __enter__(self) -> Self:
         return self

@@ -148,7 +148,8 @@ def _delta_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig, 
     page.floats("gate_norm", delta.value_dim)
     page.matrix("qkv", delta.mixed_width, hidden, bits)
     page.matrix("z", delta.value_width, hidden, bits)
-    page.matrix("ba", 2 * delta.value_heads, hidden, bits)
+    page.matrix("b", delta.value_heads, hidden, bits)
+    page.matrix("a", delta.value_heads, hidden, bits)
     page.matrix("o", hidden, delta.value_width, bits)
 
 

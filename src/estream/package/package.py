@@ -12,6 +12,7 @@ from estream import _native
 from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
+from estream.package.parts import MatrixPart
 
 
 class FinalNorm(NamedTuple):
@@ -68,6 +69,13 @@ class Package:
             return _native.Reader([str(self.pages_path), str(self.embedding_path)], lanes, request_bytes, direct_io)
         except OSError as error:
             raise PackageError(f"{self.path}: cannot be opened ({error.strerror})") from error
+
+    @property
+    def weights(self) -> int:
+        """How many weights the packed matrices and the embedding stand for."""
+        parts = (part for page in self.manifest.tape for part in page.spec.layout.parts)
+        config = self.manifest.config
+        return sum(p.outputs * p.source_inputs for p in parts if isinstance(p, MatrixPart)) + config.vocabulary * config.hidden
 
     @property
     def bytes(self) -> int:

@@ -1,7 +1,6 @@
 """Writing a package beside its final place and renaming it when it is whole."""
 
 import errno
-import fcntl
 import os
 import shutil
 import uuid
@@ -15,7 +14,8 @@ import numpy as np
 from safetensors.numpy import save
 
 import estream
-from estream import _native
+from estream import _native, system
+from estream.buffers import BUFFERS
 from estream.devices.qnn.section import NpuSection
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
@@ -78,7 +78,8 @@ class PackageWriter:
     def add_embedding_rows(self, rows: np.ndarray) -> None:
         """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
         data = np.ascontiguousarray(rows).view(np.uint8)
-        records = np.empty((data.shape[0], data.shape[1] + EMBEDDING_SEAL_BYTES), np.uint8)
+        row = data.shape[1] + EMBEDDING_SEAL_BYTES
+        records = BUFFERS.take(len(data) * row).reshape(len(data), row)
         _native.seal_rows(data, records)
         self._embedding_file.write(records.reshape(-1))
 
@@ -172,12 +173,10 @@ def _partial_folder(destination: Path) -> Iterator[Path]:
     """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
     folder = destination.with_name(f".{destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}")
     folder.mkdir()
-    lock = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield folder
+        with system.hold_folder(folder):
+            yield folder
     finally:
-        os.close(lock)
         if folder.exists():
             shutil.rmtree(folder)
 
@@ -201,17 +200,9 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         raise PackageError(f"{destination}: exists already, another conversion was faster") from error
-    _sync_folder(destination.parent)
+    system.sync_folder(destination.parent)
     if aside.exists():
         shutil.rmtree(aside)
-
-
-def _sync_folder(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _remove_stale(parent: Path, name: str) -> None:
@@ -229,16 +220,4 @@ def _remove_stale(parent: Path, name: str) -> None:
 def _is_being_written(folder: Path) -> bool:
     """Whether its writer lives: it holds a lock on the folder, or has just made it and not yet locked it."""
     writer = folder.name.rpartition(_PARTIAL)[2].partition("-")[0]
-    if Path(f"/proc/{writer}").exists():
-        return True
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return system.process_lives(writer) or system.is_held(folder)

@@ -14,8 +14,9 @@ from estream import _native
 from estream.checkpoint.decoders import widen
 from estream.checkpoint.source import CheckpointSource
 from estream.engine import machine
-from estream.models.config import ModelConfig, TensorRef
+from estream.models.config import ModelConfig, MoeConfig, TensorRef
 from estream.package.layout import PageSpec, Quantization, expert_layout
+from estream.package.package import FinalNorm
 from estream.package.parts import MatrixPart
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
@@ -26,6 +27,8 @@ _BORROWED_TOKENS = 512
 #: Tokens by which the error of an expert's outputs is measured, and tokens whose inputs are taken at once.
 _MEASURED_TOKENS = 256
 _TOKENS_AT_ONCE = 4096
+#: For each channel of the hidden state, so that moving the head's columns does not just learn the text.
+_TOKENS_PER_CHANNEL = 4
 
 _EXACT_BITS = 8
 
@@ -53,20 +56,40 @@ class _Inputs:
     weights: np.ndarray
 
 
+@dataclass(frozen=True)
+class _GateUp:
+    """An expert's gate and up rows float32 [rows, columns], as they were and as they were chosen, and their bias [rows]."""
+
+    before: np.ndarray
+    now: np.ndarray
+    bias: np.ndarray | None
+
+
 class Calibration:
     """Pages come in tape order: codes are chosen for one, then the text goes through it."""
 
     def __init__(
-        self, config: ModelConfig, quantization: Quantization, windows: list[np.ndarray], embeddings: np.ndarray, name: str
+        self,
+        config: ModelConfig,
+        quantization: Quantization,
+        windows: list[np.ndarray],
+        embeddings: np.ndarray,
+        final_norm: FinalNorm,
+        name: str,
     ) -> None:
-        """``embeddings`` float32 [tokens of all windows, hidden]; ``name`` is the text's, for the report."""
+        """``embeddings`` float32 [tokens of all windows, hidden]; ``final_norm`` as the package has it; ``name`` is the text's,
+        for the report.
+        """
         self._exact_layout = expert_layout(config, replace(quantization, expert_bits=_EXACT_BITS))
         self._written = TextStream(config, quantization, windows, embeddings, float_activations=False)
         self._exact = TextStream(config, quantization, windows, embeddings, float_activations=True)
         self._chooser = _native.CodeChooser(machine.default_threads())
+        self._final_norm = final_norm
         self._correction: tuple[int, np.ndarray] | None = None
+        self._head: np.ndarray | None = None
         self._inputs: tuple[tuple[int, int], _Inputs, InputStatistics] | None = None
-        self._gate_up: tuple[np.ndarray, np.ndarray] | None = None
+        self._moe = config.moe
+        self._gate_up: _GateUp | None = None
         self.facts = {"text": name, "tokens": self._written.tokens, "windows": len(windows)}
         #: Experts of each layer that few tokens reached.
         self.scarce: dict[int, list[int]] = {}
@@ -80,15 +103,18 @@ class Calibration:
         self._written.compute(spec, page)
         self._exact.compute(self.exact_page(spec), exact_page)
 
-    def choose(self, spec: PageSpec, part: MatrixPart, rows: np.ndarray) -> Codes:
-        """Codes for the rows, float32 [outputs of the checkpoint, columns], of a matrix of an expert: gate_up, then down."""
+    def choose(self, spec: PageSpec, part: MatrixPart, rows: np.ndarray, bias: np.ndarray | None = None) -> Codes:
+        """Codes for the rows, float32 [outputs of the checkpoint, columns], of a matrix of an expert: gate_up, then down.
+        ``bias`` float32 [outputs of the checkpoint] is that of gate_up, where experts have one.
+        """
         inputs, statistics = self._of_expert(spec, spec.layout.matrix("gate_up").inputs)
         if part.name == "gate_up":
             target = rows + rows @ self._layer_correction(spec.layer)
         else:
             assert self._gate_up is not None
-            before, now = self._gate_up
-            inputs = _Inputs(_gated(inputs.x, now), _gated(inputs.exact, before), inputs.weights)
+            pair, moe = self._gate_up, self._moe
+            now, before = gated(inputs.x, pair.now, pair.bias, moe), gated(inputs.exact, pair.before, pair.bias, moe)
+            inputs = _Inputs(now, before, inputs.weights)
             statistics = input_statistics(inputs.x, inputs.weights, part.inputs)
             correction = Correction(part.source_inputs)
             correction.add(inputs.x * inputs.weights[:, None], inputs.exact * inputs.weights[:, None])
@@ -98,10 +124,23 @@ class Calibration:
         self._chooser.choose(target, statistics.moments, statistics.feedback, statistics.order, part.group, codes, scales)
         chosen = codes.reshape(*scales.shape, -1) * scales.view(np.float16).astype(np.float32)[:, :, None]
         chosen = chosen.reshape(codes.shape)[:, : part.source_inputs]
-        self._gate_up = (rows, chosen) if part.name == "gate_up" else None
+        self._gate_up = _GateUp(rows, chosen, bias) if part.name == "gate_up" else None
         some = slice(None, None, -(-len(inputs.x) // _MEASURED_TOKENS))
         outputs = inputs.exact[some] @ rows.T
         return Codes(codes, scales, _squared(inputs.x[some] @ chosen.T - outputs), _squared(outputs))
+
+    def head(self, rows: np.ndarray) -> np.ndarray:
+        """Rows of the head, float32 [any, hidden], moved to make up for the errors of all layers before it."""
+        hidden = rows.shape[1]
+        if self._written.tokens < _TOKENS_PER_CHANNEL * hidden:
+            return rows
+        if self._head is None:
+            correction = Correction(hidden)
+            for first in range(0, self._written.tokens, _TOKENS_AT_ONCE):
+                part = slice(first, first + _TOKENS_AT_ONCE)
+                correction.add(*(stream.normalised(part, self._final_norm) for stream in (self._written, self._exact)))
+            self._head = correction.matrix()
+        return np.asarray(rows + rows @ self._head)
 
     def _of_expert(self, spec: PageSpec, padded: int) -> tuple[_Inputs, InputStatistics]:
         """What reaches an expert; slices of one have the same inputs."""
@@ -142,11 +181,18 @@ def read_embeddings(checkpoint: CheckpointSource, ref: TensorRef, windows: list[
     return widen(rows[places], checkpoint.dtype(ref))
 
 
-def _gated(x: np.ndarray, gate_up: np.ndarray) -> np.ndarray:
-    """The inputs of down: silu(gate) * up, float32 [tokens, width]."""
-    gate, up = np.split(x @ gate_up.T, 2, axis=1)
-    with np.errstate(over="ignore"):  # exp overflows to infinity where silu is 0
-        return np.asarray(gate / (1.0 + np.exp(-gate)) * up)
+def gated(x: np.ndarray, gate_up: np.ndarray, bias: np.ndarray | None, moe: MoeConfig) -> np.ndarray:
+    """What down is given, float32 [tokens, width], for gate rows, then up rows: silu(gate) * up, or what a clamped gate makes
+    of them (``MoeConfig``).
+    """
+    products = x @ gate_up.T
+    gate, up = np.split(products if bias is None else products + bias, 2, axis=1)
+    alpha = np.float32(1.0)
+    if moe.gate_limit > 0.0:
+        limit, alpha = np.float32(moe.gate_limit), np.float32(moe.gate_alpha)
+        gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1.0)
+    with np.errstate(over="ignore"):  # exp overflows to infinity where the gate is shut
+        return np.asarray(gate / (1.0 + np.exp(-alpha * gate)) * up)
 
 
 def _squared(values: np.ndarray) -> float:

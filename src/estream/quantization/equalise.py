@@ -9,9 +9,11 @@ The idea is SmoothQuant's (arXiv 2211.10438); here it needs no data, because onl
 and a channel within a factor of 2.8 of the usual stays as it is, bit for bit.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import numpy as np
+
+from estream import _native
 
 #: Channels whose columns are within 2^1.5 of the median are usual: differences of that size are everywhere and harmless.
 _USUAL = 1.5
@@ -23,13 +25,15 @@ SAMPLED_EXPERTS = 8
 SAMPLED_ROWS = 128
 
 
-def column_magnitudes(matrices: Iterable[np.ndarray]) -> np.ndarray:
-    """Root mean square of each column over float32 matrices [any, channels]; float64 [channels]."""
-    total, rows = np.zeros(1), 0
-    for matrix in matrices:
-        total = total + np.einsum("rc,rc->c", matrix, matrix, dtype=np.float64)
+def column_magnitudes(matrices: Iterable[tuple[np.ndarray, str]], channels: int) -> np.ndarray:
+    """Root mean square of each column, float64 [channels], over matrices [any, channels] in float32, or in bfloat16 or
+    float16 as their bits, each with its dtype; zeros where there are none.
+    """
+    total, rows = np.zeros(channels), 0
+    for matrix, dtype in matrices:
+        _native.column_squares(np.ascontiguousarray(matrix).reshape(-1).view(np.uint8), dtype, total)
         rows += len(matrix)
-    return np.asarray(np.sqrt(total / rows))
+    return np.asarray(np.sqrt(total / max(rows, 1)))
 
 
 def balancing_exponents(magnitudes: np.ndarray) -> np.ndarray:
@@ -50,6 +54,6 @@ def scale(values: np.ndarray, exponents: np.ndarray) -> np.ndarray:
     return np.ldexp(values, exponents) if exponents.any() else values
 
 
-def evenly(count: int, sampled: int) -> Sequence[int]:
+def evenly(count: int, sampled: int) -> range:
     """At most ``sampled`` of 0..count-1, evenly spread."""
     return range(0, count, -(-count // sampled))

@@ -1,10 +1,11 @@
 """Making pages: codes kept as the checkpoint has them, values rounded to searched scales, or codes chosen for a text."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from estream import _native
+from estream.buffers import BUFFERS
 from estream.checkpoint.source import CheckpointSource
 from estream.engine import machine
 from estream.errors import CheckpointError
@@ -17,8 +18,6 @@ from estream.quantization.weights import PageRows
 
 #: The largest weight whose group still has a scale in fp16, for the smallest divisor of the search.
 _LARGEST_WEIGHT = 7.0 * 65504.0
-#: Errors are measured on one of so many experts: they are alike, and measuring takes a third of the time of packing.
-_MEASURED_EXPERTS = 8
 
 
 @dataclass
@@ -55,7 +54,7 @@ class PagePacker:
         """
         data, matrices = self._begin(spec, rows)
         for part, of_part, into in matrices:
-            self._fill(spec, part, of_part, into)
+            self._fill(spec, part, of_part, into, rows.get(f"{part.name}_bias"))
         if self._calibration is not None:
             self._calibration.compute(spec, data, self._exact(self._calibration.exact_page(spec), rows, data))
         return data
@@ -68,8 +67,10 @@ class PagePacker:
 
     def _begin(self, spec: PageSpec, rows: PageRows) -> tuple[np.ndarray, list[tuple[MatrixPart, MatrixRows, np.ndarray]]]:
         """A page with its float parts, and its matrices with the places that they go to."""
-        data, matrices = np.zeros(spec.bytes, np.uint8), []
+        data, matrices, end = BUFFERS.take(spec.bytes), [], 0
         for part in spec.layout.parts:
+            data[end : part.offset] = 0
+            end = part.offset + part.bytes
             into, source = data[part.offset : part.offset + part.bytes], rows[part.name]
             if isinstance(part, FloatPart):
                 assert isinstance(source, np.ndarray)
@@ -89,38 +90,44 @@ class PagePacker:
             self._round(part, of_part, into)
         return data
 
-    def _fill(self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> None:
+    def _fill(
+        self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray, bias: MatrixRows | np.ndarray | None
+    ) -> None:
         tally = self.tallies.setdefault((spec.kind, rows.stored_as), KindTally())
         if rows.codes is not None and rows.scales is not None:
             self._check(rows, self._packer.pack_codes(_matrix(part), rows.codes, rows.scales, rows.order, into))
             tally.kept += 1
             return
         if self._calibration is not None and spec.kind == "expert":
-            self._choose(self._calibration, spec, part, rows, into)
+            error, squared = self._choose(spec, part, rows, into, bias)
+        elif self._calibration is not None and spec.kind == "head":
+            moved = replace(rows, values=(self._calibration.head(rows.floats()),), dtype="float32")
+            error, squared = self._round(part, moved, into)
         else:
-            self._round(part, rows, into)
+            error, squared = self._round(part, rows, into)
         tally.requantised += 1
-        if spec.kind == "expert" and spec.expert % _MEASURED_EXPERTS:
-            return
-        assert rows.values is not None
-        source = rows.values.reshape(-1).view(np.uint8)
-        error, squared = self._packer.error(_matrix(part), source, rows.dtype, part.source_inputs, rows.order, into)
         tally.squared_error += error
         tally.squared += squared
         self._errors.add(spec.kind, spec.layer, error, squared)
 
-    def _round(self, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> None:
-        assert rows.values is not None
-        source = rows.values.reshape(-1).view(np.uint8)
-        self._check(rows, self._packer.pack(_matrix(part), source, rows.dtype, part.source_inputs, rows.order, into))
+    def _round(self, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> tuple[float, float]:
+        """Returns the squared error and the squares of the weights."""
+        bad, *sums = self._packer.pack(_matrix(part), _bytes(rows), rows.dtype, part.source_inputs, rows.order, into)
+        self._check(rows, bad)
+        return sums[0], sums[1]
 
-    def _choose(self, calibration: Calibration, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> None:
+    def _choose(
+        self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray, bias: MatrixRows | np.ndarray | None
+    ) -> tuple[float, float]:
+        assert self._calibration is not None
         floats = rows.floats()
         usable = (np.abs(floats) <= _LARGEST_WEIGHT).all(1)
         self._check(rows, -1 if usable.all() else int(np.argmin(usable)))
-        chosen = calibration.choose(spec, part, floats)
+        of_rows = in_source_order(bias, rows) if isinstance(bias, np.ndarray) else None
+        chosen = self._calibration.choose(spec, part, floats, of_rows)
         self._check(rows, self._packer.pack_codes(_matrix(part), chosen.codes, chosen.scales, rows.order, into))
         self._errors.add("outputs", spec.layer, chosen.squared_error, chosen.squared)
+        return self._packer.error(_matrix(part), _bytes(rows), rows.dtype, part.source_inputs, rows.order, into)
 
     def _check(self, rows: MatrixRows, bad: int) -> None:
         if bad >= 0:
@@ -135,3 +142,14 @@ class PagePacker:
 
 def _matrix(part: MatrixPart) -> "_native.Matrix":
     return _native.Matrix(part.outputs, part.inputs, part.bits, part.group)
+
+
+def in_source_order(bias: np.ndarray, rows: MatrixRows) -> np.ndarray:
+    """The bias of a matrix's outputs, float32 [outputs], brought into the order of its rows, float32 [rows]."""
+    found, order = np.zeros(rows.count, np.float32), rows.order
+    found[order[order >= 0]] = bias[: len(order)][order >= 0]
+    return found
+
+
+def _bytes(rows: MatrixRows) -> list[np.ndarray]:
+    return [values.reshape(-1).view(np.uint8) for values in rows.values]

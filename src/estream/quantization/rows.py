@@ -1,6 +1,6 @@
 """The rows of a matrix as a checkpoint gives them: codes where a package can hold those as they are, else values."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,14 +40,14 @@ class MatrixSource:
 @dataclass(frozen=True)
 class MatrixRows:
     """The rows of a matrix as they were read: codes with a scale for each of the package's groups, or values of ``dtype``,
-    bfloat16 and float16 as their bits.
+    bfloat16 and float16 as their bits, in one or more arrays of as many columns, one after another.
     """
 
     source: MatrixSource
     stored_as: str
     codes: np.ndarray | None = None
     scales: np.ndarray | None = None
-    values: np.ndarray | None = None
+    values: tuple[np.ndarray, ...] = ()
     dtype: str = ""
 
     @property
@@ -57,20 +57,17 @@ class MatrixRows:
     @property
     def count(self) -> int:
         """Rows that were read."""
-        found = self.codes if self.values is None else self.values
-        assert found is not None
-        return len(found)
+        return sum(map(len, self.values)) if self.codes is None else len(self.codes)
 
     def floats(self) -> np.ndarray:
         """float32 [rows, columns]."""
-        assert self.values is not None
-        return widen(np.ascontiguousarray(self.values), self.dtype)
+        return widen(_joined(self.values), self.dtype)
 
     def scaled(self, exponents: np.ndarray) -> "MatrixRows":
         """The values times 2^exponents, int32 that broadcasts; the same bits where nothing is scaled, else float32."""
         if not exponents.any():
             return self
-        return replace(self, values=np.ldexp(self.floats(), exponents), dtype="float32")
+        return replace(self, values=(np.ldexp(self.floats(), exponents),), dtype="float32")
 
 
 #: Reads rows [first, first + count) of a tensor, as ``CheckpointSource.read_rows``.
@@ -92,11 +89,11 @@ def read_matrix(
         return MatrixRows(source, stored_as, *found)
     read = read or checkpoint.read_rows
     dtypes = [checkpoint.dtype(ref) for ref in source.refs]
-    parts = [source.cut(read(ref, source.first, source.count)) for ref in source.refs]
+    parts = [np.ascontiguousarray(source.cut(read(ref, source.first, source.count))) for ref in source.refs]
     if len(set(dtypes)) > 1:
-        parts = [widen(np.ascontiguousarray(rows), dtype) for rows, dtype in zip(parts, dtypes, strict=True)]
+        parts = [widen(rows, dtype) for rows, dtype in zip(parts, dtypes, strict=True)]
         dtypes = ["float32"]
-    return MatrixRows(source, stored_as, values=_joined(parts), dtype=dtypes[0])
+    return MatrixRows(source, stored_as, values=tuple(parts), dtype=dtypes[0])
 
 
 def _read_codes(checkpoint: CheckpointSource, source: MatrixSource, part: MatrixPart) -> tuple[np.ndarray, np.ndarray] | None:
@@ -116,7 +113,7 @@ def _read_codes(checkpoint: CheckpointSource, source: MatrixSource, part: Matrix
     return _joined(codes), _joined(scales)
 
 
-def _joined(parts: list[np.ndarray]) -> np.ndarray:
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
 
 

@@ -27,20 +27,20 @@ def input_statistics(x: np.ndarray, weights: np.ndarray, inputs: int) -> InputSt
     choosing codes one after another, each can cancel what those before it left: LDLQ (QuIP, arXiv 2307.13304), which is
     GPTQ (arXiv 2210.17323) without the inverse. ``feedback`` holds R_ij / R_jj.
     """
-    weighted = x * weights[:, None]
+    # In double precision: results must not depend on how the linear algebra splits its sums.
+    weighted = (x * weights[:, None]).astype(np.float64)
     columns = x.shape[1]
-    moments = np.zeros((inputs, inputs), np.float32)
+    moments = np.zeros((inputs, inputs))
     moments[:columns, :columns] = weighted.T @ weighted
-    mean = float(np.trace(moments, dtype=np.float64)) / columns
+    mean = float(np.trace(moments)) / columns
     # Scaled to a mean of one, so that no text is too long for float32.
-    moments *= np.float32(1.0 / mean if mean > 0.0 else 0.0)
-    moments[np.diag_indices(inputs)] += np.float32(DAMPING if mean > 0.0 else 1.0)
-    order = np.argsort(-np.diagonal(moments), kind="stable").astype(np.int32)
+    moments *= 1.0 / mean if mean > 0.0 else 0.0
+    moments[np.diag_indices(inputs)] += DAMPING if mean > 0.0 else 1.0
+    order = np.argsort(-np.diagonal(moments).astype(np.float32), kind="stable").astype(np.int32)
     backwards = order[::-1]
-    lower = np.linalg.cholesky(moments[np.ix_(backwards, backwards)].astype(np.float64))
-    upper = lower[::-1, ::-1]
-    feedback = (upper / np.diagonal(upper)).T
-    return InputStatistics(moments, np.ascontiguousarray(feedback, np.float32), order)
+    upper = np.linalg.cholesky(moments[np.ix_(backwards, backwards)])[::-1, ::-1]
+    feedback = np.ascontiguousarray((upper / np.diagonal(upper)).T, np.float32)
+    return InputStatistics(moments.astype(np.float32), feedback, order)
 
 
 class Correction:

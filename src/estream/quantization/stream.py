@@ -12,6 +12,7 @@ from estream.engine.routing import RoutingLists
 from estream.errors import OptionError
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, Quantization
+from estream.package.package import FinalNorm
 from estream.units import format_bytes
 
 _ALIGNMENT = 4096
@@ -76,6 +77,14 @@ class TextStream:
             return source[tokens, :hidden]
         codes, scales = source.codes[tokens], source.scales[tokens]
         return np.asarray((codes.reshape(*scales.shape, -1) * scales[:, :, None]).reshape(codes.shape)[:, :hidden])
+
+    def normalised(self, tokens: slice, norm: FinalNorm) -> np.ndarray:
+        """The residual of some tokens behind the last norm, float32 [tokens, hidden]."""
+        x = self._activations.residual[tokens]
+        if self._config.norm == "layer":
+            x = x - x.mean(1, keepdims=True)
+        rms = np.sqrt(np.square(x).mean(1, keepdims=True) + np.float32(self._config.norm_eps))
+        return np.asarray(x / rms * norm.weight if norm.bias is None else x / rms * norm.weight + norm.bias)
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -53,12 +53,14 @@ def summarise(tallies: Mapping[tuple[str, str], KindTally], notes: list[str]) ->
     }
 
 
-def describe_conversion(summary: Mapping[str, Any]) -> list[str]:
-    """Lines for people, from what ``summarise`` gave."""
+def describe_conversion(summary: Mapping[str, Any], largest: Mapping[str, float]) -> list[str]:
+    """Lines for people, from what ``summarise`` gave and the largest error of a layer by kind, where there is one."""
     lines = []
     for entry in summary.get("weights", []):
         kept, anew = entry["kept"], entry["requantised"]
         done = [f"{kept} kept exactly"] if kept else []
-        done += [f"{anew} quantised, relative RMS error {entry['relative_rms']:.2%}"] if anew else []
+        if anew:
+            worst = f" ({largest[entry['kind']]:.2%} in the worst layer)" if entry["kind"] in largest else ""
+            done.append(f"{anew} quantised, relative RMS error {entry['relative_rms']:.2%}{worst}")
         lines.append(f"{entry['kind']} ({entry['stored_as']}): {'; '.join(done)}")
     return lines + list(summary.get("notes", []))

@@ -2,11 +2,9 @@
 
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
-from estream.checkpoint.decoders import widen
 from estream.checkpoint.source import CheckpointSource
 from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import PageSpec
@@ -101,7 +99,7 @@ class PageWeights:
         # Slices of an expert cut their columns from one matrix, which is read once.
         read = (lambda ref, _first, _count: self._down(ref)) if source.columns else None
         rows = read_matrix(self._checkpoint, source, part, read)
-        if rows.values is None or part.name == "down":
+        if not rows.values or part.name == "down":
             return rows
         if spec.kind == "attention":
             return (
@@ -114,10 +112,10 @@ class PageWeights:
     def _balanced(self, gate_up: MatrixRows, down: MatrixRows) -> tuple[MatrixRows, MatrixRows]:
         """A column of ``down`` against a row of ``up``, which SwiGLU takes linearly; other gates do not."""
         moe = self._config.moe
-        if gate_up.values is None or down.values is None or moe.gate_limit > 0.0 or moe.expert_bias:
+        if not gate_up.values or not down.values or moe.gate_limit > 0.0 or moe.expert_bias:
             return gate_up, down
-        some = replace(down, values=down.values[list(evenly(down.count, 2 * SAMPLED_ROWS))])
-        inner = balancing_exponents(column_magnitudes([some.floats()]))
+        some = down.values[0][:: evenly(down.count, 2 * SAMPLED_ROWS).step]
+        inner = balancing_exponents(column_magnitudes([(some, down.dtype)], some.shape[1]))
         return gate_up.scaled(np.concatenate([np.zeros_like(inner), -inner])[:, None]), down.scaled(inner)
 
     def _columns(self, norm: str, layer: int) -> np.ndarray:
@@ -137,8 +135,7 @@ class PageWeights:
         # Codes are kept as they are, so their columns cannot be scaled.
         if norm != "head" and any(self._checkpoint.codes(ref) for ref in self._all_reading(norm, layer)):
             return unscaled
-        samples = list(self._samples(norm, layer))
-        return balancing_exponents(column_magnitudes(samples)) if samples else unscaled
+        return balancing_exponents(column_magnitudes(self._samples(norm, layer), self._config.hidden))
 
     def _reading_norm(self, layer: int) -> tuple[TensorRef, ...]:
         """Attention's matrices that read the input norm; none for latent and linear attention, which stay as they are."""
@@ -163,8 +160,8 @@ class PageWeights:
         for mlp in self._mlps(layer, every=True):
             yield from (mlp.gate, mlp.up)
 
-    def _samples(self, norm: str, layer: int) -> Iterator[np.ndarray]:
-        """Rows of the matrices that read a norm, float32 [any, hidden]."""
+    def _samples(self, norm: str, layer: int) -> Iterator[tuple[np.ndarray, str]]:
+        """Rows of the matrices that read a norm [any, hidden] as they are stored, and their dtype."""
         if norm == "head":
             for first in evenly(self._config.vocabulary, SAMPLED_EXPERTS):
                 yield self._sample(self._tensors.head, first, min(SAMPLED_ROWS, self._config.vocabulary - first))
@@ -178,5 +175,5 @@ class PageWeights:
                 width = self._config.moe.width if mlp is not tensors.shared else self._config.shared_width(layer)
                 yield from (self._sample(half, 0, min(SAMPLED_ROWS, width)) for half in (mlp.gate, mlp.up))
 
-    def _sample(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
-        return widen(self._checkpoint.read_rows(ref, first, count), self._checkpoint.dtype(ref))
+    def _sample(self, ref: TensorRef, first: int = 0, count: int | None = None) -> tuple[np.ndarray, str]:
+        return self._checkpoint.read_rows(ref, first, count), self._checkpoint.dtype(ref)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from estream.errors import OptionError, PackageError
+from estream.report.figure import drawn
 from estream.units import GiB
 
 
@@ -15,27 +15,17 @@ def draw_budgets(rows: Sequence[tuple[int, float, float]], tokens: int, path: Pa
         PackageError: the picture cannot be written.
 
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OptionError("--plot needs matplotlib: pip install 'estream[plot]'") from error
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots()
-    budgets = [budget / GiB for budget, _, _ in rows]
-    axes.plot(budgets, [first for _, first, _ in rows], "o-", color="#3b6ea5", label="fresh model")
-    axes.plot(budgets, [later for _, _, later in rows], "s--", color="#c8553d", label="again, pinned pages in memory")
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(budgets, [f"{b:.2g}" for b in budgets])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("memory budget, GiB")
-    axes.set_ylabel("predicted TTFT, seconds")
-    axes.set_title(f"{tokens} tokens: predicted TTFT against memory", loc="left")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise PackageError(f"{path}: the picture cannot be written ({error.strerror})") from error
+    with drawn(path, (9, 5)) as figure:
+        axes = figure.subplots()
+        budgets = [budget / GiB for budget, _, _ in rows]
+        axes.plot(budgets, [first for _, first, _ in rows], "o-", color="#3b6ea5", label="fresh model")
+        axes.plot(budgets, [later for _, _, later in rows], "s--", color="#c8553d", label="again, pinned pages in memory")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(budgets, [f"{b:.2g}" for b in budgets])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("memory budget, GiB")
+        axes.set_ylabel("predicted TTFT, seconds")
+        axes.set_title(f"{tokens} tokens: predicted TTFT against memory", loc="left")
+        axes.grid(alpha=0.3)
+        axes.legend()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from estream.errors import OptionError, PackageError
+from estream.report.figure import drawn
 from estream.report.page import COLORS
 from estream.report.timeline import COMPUTE, LANE, LAYER, STALL
 from estream.report.trace import Trace
@@ -17,29 +17,19 @@ def to_png(trace: Trace, name: str, path: Path) -> None:
         PackageError: the picture cannot be written.
 
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise OptionError("a PNG needs matplotlib: pip install 'estream[plot]', or write a .html page") from error
-    figure = Figure(figsize=(14, 6), layout="constrained")
-    FigureCanvasAgg(figure)
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-    order = [*reversed(trace.lanes), STALL, COMPUTE, LAYER]
-    for y, row in enumerate(order):
-        spans = [span for span in trace.spans if span.row == row]
-        colors = [_color(row, span.name, i) for i, span in enumerate(spans)]
-        top.broken_barh([(s.begin, s.end - s.begin) for s in spans], (y - 0.4, 0.8), facecolors=colors)
     labels = {LAYER: "layers", COMPUTE: "computing", STALL: "waiting"}
-    top.set_yticks(range(len(order)), [labels.get(row, f"lane {row - LANE}") for row in order])
-    top.set_title(f"{name}: TTFT {trace.stats['ttft_s']:.3f} s, {trace.stats['prompt_tokens']} tokens", loc="left")
-    bottom.step([at for at, _ in trace.fill], [size / MiB for _, size in trace.fill], where="post", color=COLORS["expert"])
-    bottom.set_ylabel("ring, MiB")
-    bottom.set_xlabel("seconds")
-    try:
-        figure.savefig(path, dpi=110)
-    except OSError as error:
-        raise PackageError(f"{path}: the picture cannot be written ({error.strerror})") from error
+    order = [*reversed(trace.lanes), STALL, COMPUTE, LAYER]
+    with drawn(path, (14, 6)) as figure:
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+        for y, row in enumerate(order):
+            spans = [span for span in trace.spans if span.row == row]
+            colors = [_color(row, span.name, i) for i, span in enumerate(spans)]
+            top.broken_barh([(s.begin, s.end - s.begin) for s in spans], (y - 0.4, 0.8), facecolors=colors)
+        top.set_yticks(range(len(order)), [labels.get(row, f"lane {row - LANE}") for row in order])
+        top.set_title(f"{name}: TTFT {trace.stats['ttft_s']:.3f} s, {trace.stats['prompt_tokens']} tokens", loc="left")
+        bottom.step([at for at, _ in trace.fill], [size / MiB for _, size in trace.fill], where="post", color=COLORS["expert"])
+        bottom.set_ylabel("ring, MiB")
+        bottom.set_xlabel("seconds")
 
 
 def _color(row: int, name: str, index: int) -> str:

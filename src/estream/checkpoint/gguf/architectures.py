@@ -4,11 +4,13 @@ Hugging Face. Names are those of ``gguf-py/gguf/constants.py`` in llama.cpp; wha
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from estream.checkpoint.gguf import configs
+from estream.checkpoint.gguf import configs, hybrids
 from estream.checkpoint.gguf.configs import Config, Facts
 from estream.checkpoint.gguf.keys import Keys
 from estream.checkpoint.gguf.reader import GgufTensor
+from estream.checkpoint.gguf.views import View
 from estream.errors import CheckpointError
 
 #: Of the whole model.
@@ -46,6 +48,22 @@ def _shared(name: str) -> dict[str, str]:
     return {f"ffn_{part}_shexp": f"mlp.{name}.{part}_proj" for part in ("gate", "up", "down")}
 
 
+_HYBRID = (
+    _ATTENTION
+    | _QK_NORMS
+    | {"post_attention_norm": "post_attention_layernorm"}
+    | _EXPERTS
+    | _shared("shared_expert")
+    | {
+        "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+        "ssm_conv1d": "linear_attn.conv1d",
+        "ssm_norm": "linear_attn.norm",
+        "ssm_out": "linear_attn.out_proj",
+    }
+)
+_HYBRID_WHOLE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}
+
+
 @dataclass(frozen=True)
 class Architecture:
     """``names`` maps what stands between ``blk.N.`` and ``.weight`` or ``.bias`` to what stands below ``model.layers.N.``.
@@ -65,6 +83,8 @@ class Architecture:
     transposed_experts: bool = False
     #: Tensors whose values are part of the config.
     settings: frozenset[str] = frozenset()
+    #: What else conversion changed, undone: by the config, the name below ``model.layers.N.`` and the view.
+    undo: Callable[[Mapping[str, Any], str, View], View] = lambda _config, _name, view: view
 
     @property
     def order(self) -> list[str]:
@@ -89,6 +109,31 @@ ARCHITECTURES: dict[str, Architecture] = {
         | {
             "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
         },
+    ),
+    "qwen3next": Architecture(
+        hybrids.qwen3_next,
+        _HYBRID
+        | {
+            "attn_qkv": "linear_attn.in_proj_qkvz",
+            "attn_gate": "linear_attn.in_proj_qkvz",
+            # Older files hold the two together, as Hugging Face does.
+            "ssm_in": "linear_attn.in_proj_qkvz",
+            "ssm_ba": "linear_attn.in_proj_ba",
+        },
+        whole=_HYBRID_WHOLE,
+        undo=hybrids.undo,
+    ),
+    "qwen35moe": Architecture(
+        hybrids.qwen3_5_moe,
+        _HYBRID
+        | {
+            "attn_qkv": "linear_attn.in_proj_qkv",
+            "attn_gate": "linear_attn.in_proj_z",
+            "ssm_beta": "linear_attn.in_proj_b",
+            "ssm_alpha": "linear_attn.in_proj_a",
+        },
+        whole=_HYBRID_WHOLE,
+        undo=hybrids.undo,
     ),
     "deepseek2": Architecture(
         configs.deepseek,

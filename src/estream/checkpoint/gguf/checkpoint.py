@@ -85,7 +85,8 @@ class GgufCheckpoint:
                 data[where] = piece.blocks(begin, length).view(data.dtype)
             else:
                 data[where] = piece.values(begin, length)
-        return data
+        data = view.in_order(data)
+        return data if view.undo is None else view.undo(data)
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
         values = widen(self.read_rows(ref), self.dtype(ref))
@@ -93,7 +94,7 @@ class GgufCheckpoint:
         values = values.reshape(-1) if vector else values
         if not np.isfinite(values).all():
             raise CheckpointError(f"{self._tensors[ref.name].file.name}: tensor '{ref.name}' holds values that are not finite")
-        return values
+        return values + np.float32(ref.added) if ref.added else values
 
     def codes(self, ref: TensorRef) -> tuple[int, int] | None:
         bits = self._tensors[ref.name].code_bits
@@ -110,7 +111,7 @@ class GgufCheckpoint:
                 return None
             result.codes[where] = found.codes.reshape(length, -1)
             result.scales[where] = found.scales.reshape(length, -1)
-        return result
+        return GgufCodes(view.in_order(result.codes), view.in_order(result.scales, CODE_GROUP))
 
     def _rows(self, ref: TensorRef, first: int, count: int | None) -> tuple[View, int, int]:
         """The view, its first row that is meant, and how many."""

@@ -31,7 +31,7 @@ class Facts:
         return max(max(tensor.shape) for tensor in self.stored.values())
 
 
-def _decoder(keys: Keys, facts: Facts, architecture: str) -> Config:
+def decoder(keys: Keys, facts: Facts, architecture: str) -> Config:
     """What every decoder has."""
     embedding = facts.stored.get("token_embd.weight")
     if embedding is None:
@@ -70,7 +70,7 @@ def _rope_scaling(keys: Keys) -> Config:
     return {"rope_scaling": scaling}
 
 
-def _heads(keys: Keys, config: Config, partial: bool = False) -> Config:
+def heads(keys: Keys, config: Config, partial: bool = False) -> Config:
     """The size of a head, and the part of it that is rotated."""
     size = keys.integer("attention.key_length", config["hidden_size"] // config["num_attention_heads"])
     keys.require("attention.value_length", size)
@@ -82,7 +82,7 @@ def _heads(keys: Keys, config: Config, partial: bool = False) -> Config:
     return {"head_dim": size}
 
 
-def _experts(keys: Keys, facts: Facts, name: str) -> Config:
+def experts(keys: Keys, facts: Facts, name: str) -> Config:
     count = keys.integer("expert_count", 0, least=0, most=facts.largest)
     if not count:
         keys.refuse("expert_count", "is missing or 0: this model has no experts, so estream cannot run it")
@@ -90,13 +90,13 @@ def _experts(keys: Keys, facts: Facts, name: str) -> Config:
 
 
 def olmoe(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "OlmoeForCausalLM")
+    config = decoder(keys, facts, "OlmoeForCausalLM")
     width = keys.integer("feed_forward_length")
     clip = {"clip_qkv": keys.number("attention.clamp_kqv")} if keys.has("attention.clamp_kqv") else {}
     return (
         config
-        | _heads(keys, config)
-        | _experts(keys, facts, "num_experts")
+        | heads(keys, config)
+        | experts(keys, facts, "num_experts")
         | {
             "intermediate_size": keys.integer("expert_feed_forward_length", width),
             "norm_topk_prob": keys.flag("expert_weights_norm", False),
@@ -106,12 +106,12 @@ def olmoe(keys: Keys, facts: Facts) -> Config:
 
 
 def mixtral(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "MixtralForCausalLM")
+    config = decoder(keys, facts, "MixtralForCausalLM")
     window = {"sliding_window": keys.integer("attention.sliding_window")} if keys.has("attention.sliding_window") else {}
     return (
         config
-        | _heads(keys, config)
-        | _experts(keys, facts, "num_local_experts")
+        | heads(keys, config)
+        | experts(keys, facts, "num_local_experts")
         | {
             "intermediate_size": keys.integer("feed_forward_length"),
         }
@@ -120,12 +120,12 @@ def mixtral(keys: Keys, facts: Facts) -> Config:
 
 
 def qwen3_moe(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "Qwen3MoeForCausalLM")
+    config = decoder(keys, facts, "Qwen3MoeForCausalLM")
     keys.integer("feed_forward_length", 0, least=0)  # of dense layers, of which there are none
     return (
         config
-        | _heads(keys, config)
-        | _experts(keys, facts, "num_experts")
+        | heads(keys, config)
+        | experts(keys, facts, "num_experts")
         | {
             "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
             "norm_topk_prob": keys.flag("expert_weights_norm", True),
@@ -136,13 +136,13 @@ def qwen3_moe(keys: Keys, facts: Facts) -> Config:
 
 
 def qwen2_moe(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "Qwen2MoeForCausalLM")
+    config = decoder(keys, facts, "Qwen2MoeForCausalLM")
     dense = keys.integer("feed_forward_length")
     shared = facts.stored.get("blk.0.ffn_gate_shexp.weight")
     return (
         config
-        | _heads(keys, config)
-        | _experts(keys, facts, "num_experts")
+        | heads(keys, config)
+        | experts(keys, facts, "num_experts")
         | {
             "intermediate_size": dense,
             "moe_intermediate_size": keys.integer("expert_feed_forward_length", dense // keys.integer("expert_used_count")),
@@ -160,7 +160,7 @@ def qwen2_moe(keys: Keys, facts: Facts) -> Config:
 def deepseek(keys: Keys, facts: Facts) -> Config:
     """DeepSeek-V2 and V3, told apart by how experts are scored."""
     sigmoid = keys.integer("expert_gating_func", _SOFTMAX, least=0) == _SIGMOID
-    config = _decoder(keys, facts, "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM")
+    config = decoder(keys, facts, "DeepseekV3ForCausalLM" if sigmoid else "DeepseekV2ForCausalLM")
     rotated = keys.integer("rope.dimension_count")
     # Older files give the lengths of heads directly, newer ones those of the compressed form and these beside them.
     most = facts.largest
@@ -171,7 +171,7 @@ def deepseek(keys: Keys, facts: Facts) -> Config:
         keys.refuse("attention.key_length", f"is {key}, expected more than the {rotated} inputs that are rotated")
     groups = keys.integer("expert_group_count", 1)
     grouped = "group_limited_greedy" if groups > 1 else "greedy"
-    result = config | _experts(keys, facts, "n_routed_experts") | {
+    result = config | experts(keys, facts, "n_routed_experts") | {
         "num_key_value_heads": config["num_attention_heads"],
         "q_lora_rank": keys.integer("attention.q_lora_rank") if keys.has("attention.q_lora_rank") else None,
         "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
@@ -202,10 +202,10 @@ def deepseek(keys: Keys, facts: Facts) -> Config:
 
 
 def glm4_moe(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "Glm4MoeForCausalLM")
+    config = decoder(keys, facts, "Glm4MoeForCausalLM")
     keys.require("expert_gating_func", _SIGMOID)
     following = keys.integer("nextn_predict_layers", 0, least=0)
-    return config | _heads(keys, config, partial=True) | _experts(keys, facts, "n_routed_experts") | {
+    return config | heads(keys, config, partial=True) | experts(keys, facts, "n_routed_experts") | {
         "num_hidden_layers": config["num_hidden_layers"] - following,
         "intermediate_size": keys.integer("feed_forward_length"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
@@ -221,7 +221,7 @@ def glm4_moe(keys: Keys, facts: Facts) -> Config:
 
 
 def gpt_oss(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "GptOssForCausalLM")
+    config = decoder(keys, facts, "GptOssForCausalLM")
     keys.require("expert_gating_func", _SOFTMAX_OF_CHOSEN)
     keys.integer("feed_forward_length", 0, least=0)
     layers = config["num_hidden_layers"]
@@ -229,8 +229,8 @@ def gpt_oss(keys: Keys, facts: Facts) -> Config:
         config["rope_scaling"] |= {"truncate": False}
     return (
         config
-        | _heads(keys, config)
-        | _experts(keys, facts, "num_local_experts")
+        | heads(keys, config)
+        | experts(keys, facts, "num_local_experts")
         | {
             "intermediate_size": keys.integer("expert_feed_forward_length"),
             "sliding_window": keys.integer("attention.sliding_window"),
@@ -243,10 +243,10 @@ def gpt_oss(keys: Keys, facts: Facts) -> Config:
 
 def granite_moe(keys: Keys, facts: Facts) -> Config:
     shared = facts.has("blk.0.ffn_gate_shexp.weight")
-    config = _decoder(keys, facts, "GraniteMoeSharedForCausalLM" if shared else "GraniteMoeForCausalLM")
+    config = decoder(keys, facts, "GraniteMoeSharedForCausalLM" if shared else "GraniteMoeForCausalLM")
     size = {"shared_intermediate_size": keys.integer("expert_shared_feed_forward_length")} if shared else {}
-    head = _heads(keys, config)["head_dim"]
-    return config | _experts(keys, facts, "num_local_experts") | {
+    head = heads(keys, config)["head_dim"]
+    return config | experts(keys, facts, "num_local_experts") | {
         "intermediate_size": keys.integer("feed_forward_length"),
         "embedding_multiplier": keys.number("embedding_scale", 1.0),
         "residual_multiplier": keys.number("residual_scale", 1.0),
@@ -257,8 +257,8 @@ def granite_moe(keys: Keys, facts: Facts) -> Config:
 
 
 def phimoe(keys: Keys, facts: Facts) -> Config:
-    config = _decoder(keys, facts, "PhimoeForCausalLM")
-    result = config | _heads(keys, config) | _experts(keys, facts, "num_local_experts") | {
+    config = decoder(keys, facts, "PhimoeForCausalLM")
+    result = config | heads(keys, config) | experts(keys, facts, "num_local_experts") | {
         "intermediate_size": keys.integer("feed_forward_length"),
         "attention_bias": facts.has("blk.0.attn_q.bias"),
         "lm_head_bias": facts.has("output.bias"),

@@ -80,6 +80,18 @@ class Keys:
             self.refuse(key, f"must be text, found {value!r}")
         return value
 
+    def flags(self, key: str) -> list[bool] | None:
+        """One for each layer; None where absent."""
+        self._asked.add(key)
+        values = self._metadata.get(f"{self.architecture}.{key}")
+        if values is not None and (not isinstance(values, np.ndarray) or values.dtype != np.bool_):
+            self.refuse(key, f"must be true or false for each layer, found {values!r}")
+        return None if values is None else values.tolist()
+
+    def without_effect(self, key: str) -> None:
+        """A key that changes nothing that is computed for this architecture."""
+        self._asked.add(key)
+
     def require(self, key: str, *supported: object) -> None:
         """Refuse any value but these; absence is fine."""
         value = self._get(key)

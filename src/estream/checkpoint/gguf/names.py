@@ -43,7 +43,11 @@ def views_of(
             views[target] = _join(architecture, _in_order(architecture, parts))
         else:
             views[target] = _single(architecture, config, *parts[0])
-    return views, dropped
+    return {name: architecture.undo(config, _below_layer(name), view) for name, view in views.items()}, dropped
+
+
+def _below_layer(name: str) -> str:
+    return re.sub(r"model\.layers\.\d+\.", "", name)
 
 
 def _target(architecture: Architecture, name: str, match: re.Match[str] | None) -> str:

@@ -2,6 +2,7 @@
 (``tokenizer.ggml.pre``). Each is written as the tokenizer's own ``tokenizer.json`` writes it; the names are those of llama.cpp.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -14,6 +15,8 @@ _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 
 _QWEN = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
+# Marks belong to words.
+_QWEN_3_5 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 _LLAMA = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
@@ -69,24 +72,31 @@ def _gpt_2() -> PreTokenizer:
     return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
 
+def _refact() -> PreTokenizer:
+    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt_2()])
+
+
+def _llama_3() -> WordRule:
+    return WordRule(_split(_LLAMA), whole_words=True, add_bos=True)
+
+
+_RULES: dict[str, Callable[[], WordRule]] = {
+    "gpt-2": lambda: WordRule(_gpt_2()),
+    "olmo": lambda: WordRule(_gpt_2(), normalizers.NFC()),
+    "qwen2": lambda: WordRule(_split(_QWEN), normalizers.NFC()),
+    "qwen35": lambda: WordRule(_split(_QWEN_3_5), normalizers.NFC()),
+    "llama-bpe": _llama_3,
+    "llama3": _llama_3,
+    "llama-v3": _llama_3,
+    "glm4": lambda: WordRule(_split(_LLAMA), whole_words=True),
+    "gpt-4o": lambda: WordRule(_split(_GPT_4O)),
+    "deepseek-v3": lambda: WordRule(_split(*_DEEPSEEK_V3)),
+    "deepseek-llm": lambda: WordRule(_split(*_DEEPSEEK_LLM)),
+    "refact": lambda: WordRule(_refact()),
+}
+
+
 def word_rule(name: str) -> WordRule | None:
     """None where the name is not known here; then the text would be cut wrongly."""
-    if name == "gpt-2":
-        return WordRule(_gpt_2())
-    if name == "olmo":
-        return WordRule(_gpt_2(), normalizers.NFC())
-    if name == "qwen2":
-        return WordRule(_split(_QWEN), normalizers.NFC())
-    if name in ("llama-bpe", "llama3", "llama-v3"):
-        return WordRule(_split(_LLAMA), whole_words=True, add_bos=True)
-    if name == "glm4":
-        return WordRule(_split(_LLAMA), whole_words=True)
-    if name == "gpt-4o":
-        return WordRule(_split(_GPT_4O))
-    if name == "deepseek-v3":
-        return WordRule(_split(*_DEEPSEEK_V3))
-    if name == "deepseek-llm":
-        return WordRule(_split(*_DEEPSEEK_LLM))
-    if name == "refact":
-        return WordRule(pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _gpt_2()]))
-    return None
+    rule = _RULES.get(name)
+    return None if rule is None else rule()

@@ -1,13 +1,14 @@
 """Tensors as Hugging Face names and orders them, read from where GGUF keeps them."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from estream import system
 from estream.checkpoint.gguf.reader import GgufTensor
+from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 
@@ -61,12 +62,18 @@ class View:
 
     Where Hugging Face has the matrices of experts ``transposed``, or the outputs of so many matrices side by side
     (``interleave``), there is one piece for each expert and matrix, with outputs as rows.
+
+    Row i is the pieces' row ``row_order[i]``, column j of it their column ``column_order[j]``; where ``undo`` is given, what it
+    makes of the values.
     """
 
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
     interleave: int = 1
     transposed: bool = False
+    row_order: tuple[int, ...] | None = None
+    column_order: tuple[int, ...] | None = None
+    undo: Callable[[np.ndarray], np.ndarray] | None = None
 
     @property
     def file(self) -> Path:
@@ -87,13 +94,24 @@ class View:
     @property
     def plain(self) -> str:
         """The dtype of values that are stored as they are, all of them alike; else empty."""
-        kinds = {"" if piece.transposed else piece.tensor.type.plain for piece in self.pieces}
+        kinds = {"" if piece.transposed or self.undo else piece.tensor.type.plain for piece in self.pieces}
         return kinds.pop() if len(kinds) == 1 else ""
 
     @property
     def code_bits(self) -> int:
         kinds = {0 if piece.transposed else piece.tensor.type.code_bits for piece in self.pieces}
-        return kinds.pop() if len(kinds) == 1 else 0
+        return kinds.pop() if len(kinds) == 1 and self._keeps_groups() else 0
+
+    def _keeps_groups(self) -> bool:
+        """Whether columns that share a scale stay together."""
+        if self.column_order is None:
+            return True
+        groups = np.asarray(self.column_order) // CODE_GROUP
+        return len(groups) % CODE_GROUP == 0 and bool((groups == np.repeat(groups[::CODE_GROUP], CODE_GROUP)).all())
+
+    def in_order(self, columns: np.ndarray, each: int = 1) -> np.ndarray:
+        """[rows, columns / each] as they are stored, brought into Hugging Face's order."""
+        return columns if self.column_order is None else columns[:, np.asarray(self.column_order[::each]) // each]
 
     def select(self, ref: TensorRef) -> tuple["View", int, int]:
         """What ``ref`` means: a view, its first row and how many rows."""
@@ -112,6 +130,16 @@ class View:
         """Cut rows [first, first + count) into runs of one piece and bounded size: where they go in the result, and the
         piece's rows [begin, begin + length).
         """
+        if self.row_order is None:
+            yield from self._stored_runs(first, count)
+            return
+        rows = np.asarray(self.row_order[first : first + count])
+        ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
+        for start, end in zip([0, *ends], ends, strict=False):
+            for where, piece, begin, length in self._stored_runs(int(rows[start]), end - start):
+                yield slice(start + where.start, start + where.stop), piece, begin, length
+
+    def _stored_runs(self, first: int, count: int) -> Iterator[tuple[slice, Piece, int, int]]:
         start = 0
         for piece in self.pieces:
             begin, end = max(first - start, 0), min(first + count - start, piece.rows)
@@ -131,7 +159,7 @@ def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
     try:
         with open(tensor.file, "rb", buffering=0) as handle:
             while done < len(view):
-                n = os.preadv(handle.fileno(), [view[done:]], offset + done)
+                n = system.read_at(handle.fileno(), view[done:], offset + done)
                 if n == 0:
                     raise CheckpointError(
                         f"{tensor.file}: ends at byte {offset + done}, inside tensor '{tensor.name}'; it was cut meanwhile"

@@ -90,6 +90,9 @@ class QnnDevice:
     def timed_rows(self) -> tuple[int, ...]:
         return self._shapes.expert.tiles
 
+    def seconds(self) -> dict[str, float]:
+        return {}
+
     def facts(self) -> dict[str, Any]:
         tiles = self._mlp.tiles
         return {

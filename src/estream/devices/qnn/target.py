@@ -5,6 +5,8 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Literal
 
+from estream.errors import OptionError
+
 Target = Literal["npu", "emulator"]
 PACKAGES = ("onnx", "onnxruntime", "onnxruntime-qnn")
 #: Where pip's package holds an emulator of the NPU instead of its driver.
@@ -20,6 +22,12 @@ def target() -> Target | None:
     from estream.devices.qnn.sessions import has_npu  # loads the runtime
 
     return "npu" if has_npu() else None
+
+
+def refuse_times(what: str, device: str) -> None:
+    """Raises OptionError where ``device`` is emulated here, so that ``what`` would show times that are not the NPU's."""
+    if device == "qnn" and target() == "emulator":
+        raise OptionError(f"{what} tells times, and here is only the emulator, whose times are not the NPU's")
 
 
 def installed() -> dict[str, str]:

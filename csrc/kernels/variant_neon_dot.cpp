@@ -1,0 +1,7 @@
+#define ESTREAM_VARIANT neon_dot
+#include "tile_neon_dot.h"
+#include "variant.inl.h"
+
+namespace estream {
+extern constinit const Kernels kernels_neon_dot = neon_dot::table("neondot");
+}

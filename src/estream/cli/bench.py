@@ -1,0 +1,182 @@
+"""``estream bench``: how fast prompts of given lengths are read, in llama-bench's form."""
+
+import csv
+import io
+import statistics
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from estream.cli.output import err, print_json, say
+from estream.devices.qnn.target import refuse_times
+from estream.engine.model import Model
+from estream.engine.options import LoadOptions
+from estream.engine.result import Prefill
+from estream.errors import OptionError
+from estream.package.package import Package, open_package
+from estream.units import format_bytes, parse_bytes
+
+
+class Form(StrEnum):
+    """How the rows are printed."""
+
+    MD = "md"
+    JSON = "json"
+    CSV = "csv"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One test: the mean of its repetitions. Times in seconds, sizes in bytes, ``speed`` in tokens per second."""
+
+    model: str
+    size: int
+    params: int
+    backend: str
+    threads: int
+    test: str
+    speed: float
+    speed_deviation: float
+    ttft_s: float
+    stall_s: float
+    bytes_read: int
+    peak_rss_bytes: int
+    budget_bytes: int
+    direct_io: bool
+    work_s: dict[str, float]
+
+
+def bench_command(
+    path: Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")],
+    prompts: Annotated[
+        str, typer.Option("-p", "--prompt-tokens", metavar="N,...", help="Prompt lengths, in tokens.")
+    ] = "256,512,1024",
+    repetitions: Annotated[int, typer.Option("-r", "--repetitions", min=1, help="Measured prompts of each length.")] = 5,
+    output: Annotated[Form, typer.Option("-o", "--output", help="How to print the rows.")] = Form.MD,
+    memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
+    device: Annotated[str, typer.Option("--device", help="cpu, or qnn for the NPU.")] = "cpu",
+    activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
+    profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, by kind of work.")] = False,
+) -> None:
+    """Time prompts of random tokens, each different, on a loaded model; one prompt of each length first is not counted."""
+    refuse_times("bench", device)
+    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
+    options.check()
+    lengths = _lengths(prompts)
+    package = open_package(path, device)
+    with Model(package, options) as model:
+        rows = [_measure(model, package, tokens, repetitions) for tokens in lengths]
+    if output is Form.JSON:
+        print_json([asdict(row) for row in rows])
+    elif output is Form.CSV:
+        say(_csv(rows).rstrip())
+    else:
+        say(_table(rows))
+        if profile:
+            for row in rows:
+                say("\n" + _profile(row))
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        lengths = [int(part) for part in text.split(",")]
+    except ValueError:
+        lengths = []
+    if not lengths or min(lengths) < 1:
+        raise OptionError(f"--prompt-tokens: '{text}' is not a list of lengths such as 256,512,1024")
+    return lengths
+
+
+def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> Row:
+    manifest = package.manifest
+    results: list[Prefill] = []
+    work: list[dict[str, float]] = []
+    for i in range(repetitions + 1):
+        if err.is_terminal:
+            err.print(f"pp{tokens}: {f'{i} of {repetitions}' if i else 'warming up'} ", end="\r")
+        before = model.device_seconds()
+        results.append(model.prefill(_ids(tokens, i, manifest.config.vocabulary)))
+        work.append({kind: after - before[kind] for kind, after in model.device_seconds().items()})
+    stats = [result.stats for result in results[1:]]
+    speeds = [tokens / s.ttft_s for s in stats]
+    mean = {kind: statistics.fmean(w[kind] for w in work[1:]) for kind in work[0]}
+    ttft, compute, stall = (statistics.fmean(getattr(s, name) for s in stats) for name in ("ttft_s", "compute_s", "stall_s"))
+    mean |= {"in Python": compute - sum(mean.values()), "waiting for pages": stall, "between pages": ttft - compute - stall}
+    return Row(
+        model=package.path.name,
+        size=package.bytes,
+        params=package.weights,
+        backend=f"{stats[0].device} ({stats[0].config['kernels']})",
+        threads=stats[0].config["threads"],
+        test=f"pp{tokens}",
+        speed=statistics.fmean(speeds),
+        speed_deviation=statistics.stdev(speeds) if len(speeds) > 1 else 0.0,
+        ttft_s=ttft,
+        stall_s=stall,
+        bytes_read=round(statistics.fmean(s.bytes_read for s in stats)),
+        peak_rss_bytes=max(s.peak_rss_bytes for s in stats),
+        budget_bytes=stats[0].budget_bytes,
+        direct_io=stats[0].direct_io,
+        work_s=mean,
+    )
+
+
+def _ids(tokens: int, seed: int, vocabulary: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, vocabulary, tokens, dtype=np.int32)
+
+
+def _markdown(head: list[str], rows: list[list[str]], right: int) -> str:
+    """A table whose columns from ``right`` on are numbers."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+
+    def line(cells: list[str]) -> str:
+        padded = [c.rjust(w) if i >= right else c.ljust(w) for i, (c, w) in enumerate(zip(cells, widths, strict=True))]
+        return "| " + " | ".join(padded) + " |"
+
+    rule = "| " + " | ".join("-" * (w - 1) + (":" if i >= right else "-") for i, w in enumerate(widths)) + " |"
+    return "\n".join([line(head), rule, *map(line, rows)])
+
+
+def _table(rows: list[Row]) -> str:
+    head = ["model", "size", "params", "backend", "threads", "test", "t/s", "TTFT s", "peak RSS", "read"]
+    cells = [
+        [
+            row.model,
+            format_bytes(row.size),
+            f"{row.params / 1e9:.2f} B",
+            row.backend,
+            str(row.threads),
+            row.test,
+            f"{row.speed:.2f} ± {row.speed_deviation:.2f}",
+            f"{row.ttft_s:.3f}",
+            format_bytes(row.peak_rss_bytes),
+            format_bytes(row.bytes_read) + ("" if row.direct_io else " buffered"),
+        ]
+        for row in rows
+    ]
+    return _markdown(head, cells, 6)
+
+
+def _profile(row: Row) -> str:
+    cells = [
+        [kind, f"{seconds:.4f}", f"{seconds / row.ttft_s:.1%}"]
+        for kind, seconds in sorted(row.work_s.items(), key=lambda item: -item[1])
+        if seconds > 0
+    ]
+    return _markdown([row.test, "s", "share"], [*cells, ["TTFT", f"{row.ttft_s:.4f}", "100.0%"]], 1)
+
+
+def _csv(rows: list[Row]) -> str:
+    flat = [asdict(row) | {f"{kind} s": seconds for kind, seconds in row.work_s.items()} for row in rows]
+    for row in flat:
+        del row["work_s"]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()

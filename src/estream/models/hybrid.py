@@ -1,0 +1,97 @@
+"""Hybrids of linear attention by the gated delta rule (arXiv 2412.06464) and full attention with a gated output, which norms
+that store their weight less one stand in front of: what Qwen3-Next and Qwen3.5 share.
+"""
+
+from dataclasses import replace
+
+from estream.errors import CheckpointError
+from estream.models.config import AttentionConfig, DeltaConfig, LayerTensors, ModelConfig, ModelTensors, MoeConfig, TensorRef
+from estream.models.decoder import (
+    FURTHER_TOKENS,
+    USUAL_NAMES,
+    AttentionParts,
+    decoder_tensors,
+    grouped_attention,
+    read_attention,
+    read_layer_kinds,
+    read_moe,
+)
+from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import read_rope
+
+_NAMES = replace(USUAL_NAMES, shared="mlp.shared_expert.")
+
+
+def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
+    """Raises CheckpointError for any setting that the engine does not compute."""
+    hf.require("attention_bias", False, False)
+    attention = read_attention(hf, hf.integer("hidden_size"), "head")
+    delta = DeltaConfig(
+        key_heads=hf.integer("linear_num_key_heads", default=16),
+        value_heads=hf.integer("linear_num_value_heads", default=32),
+        key_dim=hf.integer("linear_key_head_dim", default=128),
+        value_dim=hf.integer("linear_value_head_dim", default=128),
+        taps=hf.integer("linear_conv_kernel_dim", default=4),
+    )
+    if delta.value_heads % delta.key_heads or delta.value_dim % 16 or delta.key_dim > 1024:
+        raise CheckpointError(
+            f"config.json: linear attention with {delta} is not supported: linear_num_value_heads must be a multiple of "
+            "linear_num_key_heads, linear_value_head_dim of 16, linear_key_head_dim at most 1024"
+        )
+    kinds, interval = ("linear_attention", "full_attention"), hf.integer("full_attention_interval", default=4)
+    linear = read_layer_kinds(hf, kinds, lambda layer: kinds[(layer + 1) % interval == 0])
+    rope = read_rope(hf, attention.head_dim, partial=0.25)
+    return replace(attention, rope=rope, output_gate=True, delta=delta, delta_layers=linear)
+
+
+def read_hybrid_moe(hf: HfConfig, normalise: bool) -> MoeConfig:
+    """Softmax routing, and a shared expert behind a gate."""
+    moe = read_moe(hf, "moe_intermediate_size", normalise)
+    return replace(moe, shared_width=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
+
+
+def hybrid_tensors(config: ModelConfig, available: frozenset[str], projections: AttentionParts) -> ModelTensors:
+    """Where the weights lie; ``projections`` gives ``qkv``, ``z``, ``b`` and ``a`` of a layer with linear attention."""
+
+    def attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+        if layer in config.attention.delta_layers:
+            return projections(config, layer) | _linear_attention(config, layer)
+        return _gated_attention(config, layer)
+
+    found = decoder_tensors(config, _NAMES, available, attention)
+    further = {name: FURTHER_TOKENS for name in available if name.startswith("mtp.")}
+    return replace(
+        found,
+        final_norm=replace(found.final_norm, added=1.0),
+        layers=tuple(map(_with_whole_norms, found.layers)),
+        ignored={**found.ignored, **further},
+    )
+
+
+def _with_whole_norms(layer: LayerTensors) -> LayerTensors:
+    norms = ("input_norm", "post_norm", "q_norm", "k_norm")
+    return replace(layer, parts={n: replace(ref, added=1.0) if n in norms else ref for n, ref in layer.parts.items()})
+
+
+def _gated_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+    """Each head's rows of ``q_proj`` are its query and then its gate."""
+    attention = config.attention
+    parts, size = grouped_attention(config, layer), attention.head_dim
+    both = TensorRef(parts["q"].name, (2 * attention.query_width, config.hidden))
+    for part, first in (("q", 0), ("q_gate", size)):
+        order = tuple(2 * size * h + first + i for h in range(attention.heads) for i in range(size))
+        parts[part] = replace(both, order=order)
+    return parts
+
+
+def _linear_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+    delta = config.attention.delta
+    assert delta is not None
+    attn = f"model.layers.{layer}.linear_attn."
+    return {
+        "conv": TensorRef(f"{attn}conv1d.weight", (delta.mixed_width, 1, delta.taps)),
+        "log_rates": TensorRef(f"{attn}A_log", (delta.value_heads,)),
+        "step_bias": TensorRef(f"{attn}dt_bias", (delta.value_heads,)),
+        "gate_norm": TensorRef(f"{attn}norm.weight", (delta.value_dim,)),
+        "o": TensorRef(f"{attn}out_proj.weight", (config.hidden, delta.value_width)),
+    }
