@@ -124,7 +124,7 @@ class NpuArrays:
     routing: tuple[RoutingArrays, ...]
     predicted: RoutingArrays
     attention: AttentionArrays
-    partial: np.ndarray  # [window + spare, hidden], where experts are cut into slices
+    partials: np.ndarray  # [G, window + spare, hidden], where experts are cut into slices
     window_tokens: np.ndarray  # int32 [G, window]
     tile_weights: np.ndarray  # [spare]
     ones: np.ndarray  # [spare]
@@ -156,6 +156,11 @@ class NpuPlan:
         """Rows behind the last one that the end of a tile may touch."""
         parts = (self.shapes.expert, self.shapes.shared)
         return max(max(part.tiles) for part in parts if part is not None)
+
+    @property
+    def sliced(self) -> bool:
+        """Whether experts are cut into slices, whose partial sums wait between one slice's page and the next."""
+        return self.config.moe.width > self.shapes.expert.width
 
     @property
     def residual_bytes(self) -> int:
@@ -192,7 +197,7 @@ class NpuPlan:
             routing=tuple(RoutingArrays.carve(take, shapes, spare) for _ in range(groups)),
             predicted=RoutingArrays.carve(take, shapes, spare),
             attention=AttentionArrays.carve(take, shapes, groups * rows // shapes.attention.chunk),
-            partial=take(half, window + spare, hidden),
+            partials=take(half, groups, window + spare if self.sliced else 0, hidden),
             window_tokens=take(whole, groups, window),
             tile_weights=take(half, spare),
             ones=take(half, spare),
