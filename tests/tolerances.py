@@ -36,3 +36,10 @@ PERPLEXITY_CALIBRATED_32 = 1.006
 PERPLEXITY_NOISE = 1.0012
 #: Times the KL of the checkpoint in which no channel stands out.
 KL_OUTLIERS = 1.5
+#: The NPU computes in fp16: logits with the routing of the NPU against float32 on the dequantised weights, RMS error over the
+#: RMS of the logits. Its own bar.
+NPU_LOGITS_RMS = 2e-2
+#: The demo model on the NPU beside the CPU with float activations: of 60 prompts so many get the same next token, and the
+#: least cosine of their logits.
+NPU_SAME_NEXT = 59
+NPU_COSINE = 0.999

@@ -10,10 +10,11 @@ from estream.buffers import BUFFERS
 from estream.checkpoint.left_out import left_out, refuse_another_head
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
+from estream.devices.qnn.conversion import NPU_GROUP, NpuTarget
 from estream.errors import CheckpointError, OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
-from estream.package.layout import Quantization, build_tape
+from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import Package, open_package
 from estream.package.parts import GROUPS
@@ -42,7 +43,8 @@ class ConvertOptions:
     """``bits`` of the experts (all else has 8), ``group`` inputs that share a scale, ``force`` to replace, ``calibrate`` a text
     (or an ``.npy`` file of token ids) for whose activations the experts' codes are chosen.
 
-    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP.
+    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP. ``soc`` names the chips that a
+    package for the NPU holds compiled graphs for; None for all that are known, none at all for compiling when it is loaded.
     """
 
     bits: int = DEFAULT_BITS
@@ -50,6 +52,7 @@ class ConvertOptions:
     device: str = "cpu"
     force: bool = False
     calibrate: str | Path | None = None
+    soc: tuple[str, ...] | None = None
 
     def check(self) -> None:
         """Raises OptionError."""
@@ -57,8 +60,14 @@ class ConvertOptions:
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
         if self.group is not None and self.group not in GROUPS:
             raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
-        if self.device != "cpu":
-            raise OptionError(f"--device must be cpu, not '{self.device}'")
+        if self.device not in ("cpu", "qnn"):
+            raise OptionError(f"--device must be cpu or qnn, not '{self.device}'")
+        if self.device == "qnn" and self.group not in (None, NPU_GROUP):
+            raise OptionError(
+                f"--group must be {NPU_GROUP} with --device qnn, not {self.group}: its graphs read groups of that"
+            )
+        if self.device == "cpu" and self.soc is not None:
+            raise OptionError("--soc names chips with an NPU; give it with --device qnn")
         if self.calibrate is not None and self.bits != 4:
             raise OptionError("--calibrate chooses 4-bit codes; 8 bits need no calibration, leave it out")
 
@@ -84,33 +93,38 @@ def convert(
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     destination = Path(destination)
-    group = options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
+    npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
+    group = NPU_GROUP if npu else options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
     spec = PackageSpec(
         device=options.device,
         config=config,
-        quantization=Quantization.choose(config, options.bits, DENSE_BITS, group),
+        quantization=npu.quantization if npu else Quantization.choose(config, options.bits, DENSE_BITS, group),
         embedding_dtype=checkpoint.dtype(tensors.embedding),
         synthetic=False,
         source=checkpoint.fingerprint(),
+        npu=npu.section if npu else None,
     )
     calibration = None
     if options.calibrate is not None:
-        calibration = _calibration(Path(options.calibrate), checkpoint, tensors, spec)
+        cut = npu.source if npu else spec.quantization
+        calibration = _calibration(Path(options.calibrate), checkpoint, tensors, config, cut)
     try:
         with write_package(destination, spec, options.force) as writer:
-            _Conversion(checkpoint, tensors, writer, progress, calibration).run()
+            _Conversion(checkpoint, tensors, writer, npu, calibration).run(progress)
     finally:
         BUFFERS.clear()
     return open_package(destination, options.device)
 
 
-def _calibration(text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, spec: PackageSpec) -> Calibration:
-    if experts_keep_codes(checkpoint, tensors, spec.quantization):
+def _calibration(
+    text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, config: ModelConfig, quantization: Quantization
+) -> Calibration:
+    if experts_keep_codes(checkpoint, tensors, quantization):
         raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
-    windows = calibration_windows(text, checkpoint.path, spec.config)
+    windows = calibration_windows(text, checkpoint.path, config)
     embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
-    final_norm = PageWeights(checkpoint, spec.config, tensors).final_norm()
-    return Calibration(spec.config, spec.quantization, windows, embeddings, final_norm, text.name)
+    final_norm = PageWeights(checkpoint, config, tensors).final_norm()
+    return Calibration(config, quantization, windows, embeddings, final_norm, text.name)
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
@@ -132,38 +146,48 @@ class _Conversion:
         checkpoint: CheckpointSource,
         tensors: ModelTensors,
         writer: PackageWriter,
-        progress: Progress | None,
+        npu: NpuTarget | None,
         calibration: Calibration | None,
     ) -> None:
         self._checkpoint = checkpoint
         self._config: ModelConfig = writer.spec.config
         self._tensors = tensors
         self._writer = writer
-        self._progress = progress
+        self._npu = npu
+        self._progress: Progress | None = None
         self._weights = PageWeights(checkpoint, self._config, tensors)
         self._packer = PagePacker(checkpoint, calibration)
         self._done = 0
 
-    def run(self) -> None:
+    def run(self, progress: Progress | None) -> None:
+        self._progress = progress
         self._embedding()
         self._writer.add_final_norm(*self._weights.final_norm())
-        quantization = self._writer.spec.quantization
+        quantization = self._npu.source if self._npu else self._writer.spec.quantization
         tape = build_tape(self._config, quantization)
         with (
             ReadAhead(tape, self._weights.read, self._weights.read_bytes, READING) as pages,
             WriteBehind(self._writer.add_page) as out,
         ):
             for spec, rows in pages:
-                out.put(spec, self._packer.page(spec, rows))
-                self._advance(spec.bytes)
+                for written, data in self._written(spec, self._packer.page(spec, rows)):
+                    out.put(written, data)
+                    self._advance(written.bytes)
                 # Large: not kept while the next are being read.
                 del rows
         self._writer.report = self._packer.report(self._config.layers)
-        for name, content in self._checkpoint.extras():
+        for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
             self._writer.add_file(name, content)
         matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
         notes = [*matrices, *left_out(self._tensors.ignored), *self._checkpoint.notes]
         self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
+
+    def _written(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
+        """A packed page as the device reads it."""
+        if self._npu is None:
+            yield spec, page
+        else:
+            yield from self._npu.pages(spec, page)
 
     def _advance(self, size: int) -> None:
         self._done += size

@@ -4,6 +4,7 @@ __all__ = [
     "BudgetError",
     "CancelledError",
     "CheckpointError",
+    "DeviceError",
     "EstreamError",
     "OptionError",
     "PackageError",
@@ -31,6 +32,10 @@ class PackageError(EstreamError):
 
 class ReadError(PackageError):
     """Reading a package failed during a sweep: an I/O error, a truncated file or a wrong checksum."""
+
+
+class DeviceError(EstreamError):
+    """A device, its compiler or its driver failed or is not there."""
 
 
 class BudgetError(EstreamError):

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from estream.conversion import DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
+from estream.devices.qnn.conversion import NpuTarget
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
@@ -35,8 +36,11 @@ def synthesize(
         raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
     values = SHAPES[family]
     config = family_of(values).read_config(values)
-    quantization = Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
-    spec = PackageSpec(options.device, config, quantization, "bfloat16", True, {"kind": "synthetic", "name": family})
+    npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
+    cut = npu.source if npu else Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
+    source = {"kind": "synthetic", "name": family}
+    stored, section = (npu.quantization, npu.section) if npu else (cut, None)
+    spec = PackageSpec(options.device, config, stored, "bfloat16", True, source, section)
     random = _RandomPages(config.layers)
     done = 0
     with write_package(Path(destination), spec, options.force) as writer:
@@ -46,11 +50,15 @@ def synthesize(
             writer.add_embedding_rows(rows)
             done += rows.nbytes
         writer.add_final_norm(np.ones(config.hidden, np.float32))
-        for page in build_tape(config, quantization):
-            writer.add_page(page, random.page(page))
-            done += page.bytes
-            if progress:
-                progress(done, spec.bytes)
+        for page in build_tape(config, cut):
+            data = random.page(page)
+            for written, content in npu.pages(page, data) if npu else [(page, data)]:
+                writer.add_page(written, content)
+                done += written.bytes
+                if progress:
+                    progress(done, spec.bytes)
+        for name, context in npu.files.items() if npu else ():
+            writer.add_file(name, context)
     return open_package(destination, options.device)
 
 
@@ -85,7 +93,7 @@ class _RandomPages:
             into = data[part.offset : part.offset + part.bytes]
             if isinstance(part, MatrixPart):
                 self._matrix(part, into)
-            else:
+            elif isinstance(part, FloatPart):
                 self._floats(part, into.view(np.float32).reshape(part.shape))
         return data
 

@@ -12,6 +12,7 @@ import numpy as np
 import typer
 
 from estream.cli.output import err, print_json, say
+from estream.devices.qnn.target import refuse_times
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.engine.result import Prefill
@@ -58,11 +59,12 @@ def bench_command(
     output: Annotated[Form, typer.Option("-o", "--output", help="How to print the rows.")] = Form.MD,
     memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="cpu, or qnn for the NPU.")] = "cpu",
     activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, by kind of work.")] = False,
 ) -> None:
     """Time prompts of random tokens, each different, on a loaded model; one prompt of each length first is not counted."""
+    refuse_times("bench", device)
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
     options.check()
     lengths = _lengths(prompts)

@@ -24,7 +24,16 @@ Group = Annotated[
         show_default=False,
     ),
 ]
-DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu.")]
+DeviceName = Annotated[str, typer.Option("--device", help="The device that will run the package: cpu or qnn (an NPU).")]
+Soc = Annotated[
+    str | None,
+    typer.Option(
+        "--soc",
+        help="Chips that a package for the NPU holds compiled graphs for, with commas between; none to compile when it is "
+        "loaded. By default all that are known.",
+        show_default=False,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
 Calibrate = Annotated[
     Path | None,
@@ -41,13 +50,14 @@ def convert_command(
     bits: Bits = conversion.DEFAULT_BITS,
     group: Group = None,
     device: DeviceName = "cpu",
+    soc: Soc = None,
     calibrate: Calibrate = None,
     report: Report = False,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Convert a checkpoint to a package, in bounded memory."""
-    options = conversion.ConvertOptions(bits, group, device, force, calibrate)
+    options = conversion.ConvertOptions(bits, group, device, force, calibrate, socs(soc))
     begin = time.perf_counter()
     with progress("converting") as update:
         package = conversion.convert(source, destination, options, update)
@@ -62,15 +72,23 @@ def synth_command(
     bits: Bits = conversion.DEFAULT_BITS,
     group: Group = None,
     device: DeviceName = "cpu",
+    soc: Soc = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Write a package of a published shape with random weights, for benchmarks and capacity tests."""
-    options = conversion.ConvertOptions(bits, group, device, force)
+    options = conversion.ConvertOptions(bits, group, device, force, soc=socs(soc))
     begin = time.perf_counter()
     with progress("writing") as update:
         package = synth.synthesize(family, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
+
+
+def socs(text: str | None) -> tuple[str, ...] | None:
+    """Chips by name; none for "none", all (None) where nothing was given."""
+    if text is None:
+        return None
+    return () if text == "none" else tuple(part.strip() for part in text.split(","))
 
 
 def _report(package: Package, seconds: float, as_json: bool) -> None:
@@ -85,6 +103,12 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
         say(f"the checkpoint is compressed ({compression})")
     stored = package.manifest.quantization
     say(f"experts {stored.expert_bits} bits, all else {stored.dense_bits}, in groups of {stored.group}")
+    if (npu := package.manifest.npu) is not None:
+        size = sum(file.stat().st_size for file in package.path.glob("contexts/*/*"))
+        held = (
+            f"compiled for {', '.join(npu.contexts)} ({format_bytes(size)})" if npu.contexts else "compiled when it is loaded"
+        )
+        say(f"one set of graphs for all layers and experts, {held}")
     cost = package.manifest.report
     for line in describe_conversion(package.manifest.source.get("conversion", {}), largest_errors(cost) if cost else {}):
         say(line)

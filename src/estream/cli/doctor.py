@@ -12,11 +12,17 @@ import typer
 
 from estream import _native
 from estream.cli.output import print_json, print_pairs
+from estream.devices.qnn.target import installed, target
 from estream.engine import machine
 from estream.errors import EstreamError
 from estream.units import MiB, format_bytes
 
 _PROBE_BYTES = 256 * MiB
+_NPU = {
+    "npu": "a Qualcomm NPU, ready",
+    "emulator": "none, but Qualcomm's emulator of one: right results, no speed",
+    None: "none found; pip install 'estream[qnn]' brings Qualcomm's driver or its emulator",
+}
 
 
 def doctor_command(
@@ -45,7 +51,7 @@ def doctor_command(
             "storage": f"{storage['folder']}: "
             + ("direct I/O" if storage["direct_io"] else "no direct I/O, reads are buffered")
             + "".join(f", {format_bytes(rate)}/s with {lanes} lanes" for lanes, rate in storage["read_bytes_per_s"].items()),
-            "NPU": "none: this version of estream runs on the CPU",
+            "NPU": _NPU[facts["npu"]["target"]],
         },
     )
 
@@ -66,7 +72,7 @@ def _facts(folder: Path) -> dict[str, Any]:
             "default_budget": machine.default_budget(),
         },
         "storage": _probe_storage(folder),
-        "npu": None,
+        "npu": {"target": target(), "packages": installed()},
     }
 
 

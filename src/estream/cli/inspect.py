@@ -11,7 +11,6 @@ from estream.cli.output import print_json, print_pairs, progress, say
 from estream.cli.quantization import summary
 from estream.errors import PackageError
 from estream.package.package import Package, open_package
-from estream.package.parts import MatrixPart
 from estream.package.verify import verify
 from estream.units import format_bytes
 
@@ -27,8 +26,8 @@ def describe(package: Package) -> dict[str, Any]:
         pages[page.spec.kind] += 1
         sizes[page.spec.kind] += page.padded_bytes
         for part in page.spec.layout.parts:
-            if isinstance(part, MatrixPart):
-                weights += part.outputs * part.source_inputs
+            if part.packed:
+                weights += part.weights
                 code_bytes += part.bytes
     return {
         "path": str(package.path),
@@ -46,6 +45,7 @@ def describe(package: Package) -> dict[str, Any]:
         "pages_bytes": manifest.pages_bytes,
         "embedding": {"dtype": manifest.embedding_dtype, "bytes": manifest.embedding_bytes},
         "tokenizer": package.tokenizer_path is not None,
+        "npu": None if manifest.npu is None else manifest.npu.to_json(),
         "bytes": package.bytes,
     }
 
@@ -57,11 +57,11 @@ def inspect_command(path: PackagePath, as_json: Json = False) -> None:
     if as_json:
         print_json(facts)
         return
-    quantization = facts["quantization"]
+    quantization, npu = facts["quantization"], package.manifest.npu
     rows = {
         "family": facts["family"] + (" (synthetic, random weights)" if facts["synthetic"] else ""),
         "source": f"{facts['source']['name']} ({facts['source']['kind']}), by {facts['created_by']}",
-        "device": facts["device"],
+        "device": facts["device"] + (f", with graphs for {', '.join(npu.contexts) or 'no chip yet'}" if npu else ""),
         **_model_rows(facts["model"]),
         "weights": f"{facts['quantized_weights'] / 1e9:.3g} billion, {facts['bits_per_weight']:.2f} bits each on average",
         "quantization": f"experts {quantization['expert_bits']} bits, attention and head {quantization['dense_bits']} bits, "

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from estream.cli.output import out, print_json, print_pairs
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
+from estream.devices.qnn.target import refuse_times
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
@@ -40,7 +41,8 @@ def run_command(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random ids.")] = 0,
     memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
-    device: Annotated[str, typer.Option("--device", help="cpu")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="cpu, or qnn for the NPU.")] = "cpu",
+    soc: Annotated[str | None, typer.Option("--soc", help="The chip whose NPU is used, such as sm8750.")] = None,
     activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
     top: Annotated[int, typer.Option("--top", min=1, help="How many next tokens to print.")] = 5,
     repeat: Annotated[
@@ -50,9 +52,11 @@ def run_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
-    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
+    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations, soc=soc)
     options.check()
     given = one_prompt(GivenPrompt(prompt, prompt_file, chat, messages, tokens))
+    if trace:
+        refuse_times("--trace", device)
     if trace and not trace.absolute().parent.is_dir():
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     with Model(open_package(path, device), options) as model:
@@ -98,14 +102,20 @@ def _print(best: list[TopToken], stats: SweepStats) -> None:
     out.print(table)
     speed = stats.bytes_read / stats.read_s if stats.read_s else 0.0
     how = "direct I/O" if stats.direct_io else "buffered: this file system has no direct I/O"
+    where = f"on {stats.config['threads']} threads ({stats.config['kernels']})"
+    rows = {
+        "TTFT": f"{stats.ttft_s:.3f} s, {stats.prompt_tokens} tokens ({stats.prompt_tokens / stats.ttft_s:.0f} tokens/s)",
+        "computing": f"{stats.compute_s:.3f} s {where if stats.device == 'cpu' else 'on ' + stats.config['kernels']}",
+        "waiting": f"{stats.stall_s:.3f} s for pages",
+    }
+    if stats.emulated:
+        rows = {"device": f"emulator of {stats.config['soc']}: right results, and no times, since they would not be the NPU's"}
+    if stats.device == "qnn":
+        rows["experts"] = (
+            f"{stats.config['expert_rows']} rows in {stats.config['expert_calls']} calls; "
+            f"{stats.config['expert_rows_for_nothing']:.1%} of the rows computed for nothing"
+        )
+    rows["read"] = f"{format_bytes(stats.bytes_read)} at {format_bytes(speed)}/s ({how})"
+    rows["peak memory"] = f"{format_bytes(stats.peak_rss_bytes)} of a budget of {format_bytes(stats.budget_bytes)}"
     out.print()
-    print_pairs(
-        "",
-        {
-            "TTFT": f"{stats.ttft_s:.3f} s, {stats.prompt_tokens} tokens ({stats.prompt_tokens / stats.ttft_s:.0f} tokens/s)",
-            "computing": f"{stats.compute_s:.3f} s on {stats.config['threads']} threads ({stats.config['kernels']})",
-            "waiting": f"{stats.stall_s:.3f} s for pages",
-            "read": f"{format_bytes(stats.bytes_read)} at {format_bytes(speed)}/s ({how})",
-            "peak memory": f"{format_bytes(stats.peak_rss_bytes)} of a budget of {format_bytes(stats.budget_bytes)}",
-        },
-    )
+    print_pairs("", rows)

@@ -12,7 +12,7 @@ from estream.configurator.profile import Profile
 from estream.configurator.search import Choice, choose, usual_workloads
 from estream.configurator.simulate import Setting, Simulator
 from estream.configurator.simulated import Workload
-from estream.devices.cpu import CpuDevice
+from estream.devices.base import LoadedDevice
 from estream.engine.configuration import Configuration
 from estream.engine.options import LoadOptions
 from estream.errors import BudgetError
@@ -36,12 +36,12 @@ class Configured:
     simulator: Simulator | None
 
 
-def key_of(package: Package, device: CpuDevice, options: LoadOptions) -> dict[str, Any]:
+def key_of(package: Package, device: LoadedDevice, options: LoadOptions) -> dict[str, Any]:
     return identity(package, device.name, device.variant, device.threads, options.activations)
 
 
 def profile_for(
-    package: Package, device: CpuDevice, options: LoadOptions, setting: Setting, *, force: bool = False
+    package: Package, device: LoadedDevice, options: LoadOptions, setting: Setting, *, force: bool = False
 ) -> tuple[Profile, bool]:
     """The profile of this machine for the package, and whether it was measured now. ``force`` measures in any case.
 
@@ -61,18 +61,19 @@ def profile_for(
 
 def configure(
     package: Package,
-    device: CpuDevice,
+    device: LoadedDevice,
     options: LoadOptions,
     setting: Setting,
     workloads: Sequence[Workload] | None = None,
 ) -> Configured:
     """The configuration for a model that is being loaded; what the user has set stays.
 
-    A package below ``PROBED_BYTES`` is not measured for: without a profile it runs with the usual values.
+    A package below ``PROBED_BYTES`` is not measured for, nor is a device whose pages cannot be timed: without a profile it
+    runs with the usual values.
     """
     key = key_of(package, device, options)
-    profile = store.find(key)
-    if profile is None and package.bytes >= PROBED_BYTES:
+    profile = store.find(key) if device.measurable else None
+    if profile is None and device.measurable and package.bytes >= PROBED_BYTES:
         try:
             profile, _ = profile_for(package, device, options, setting)
         except BudgetError:

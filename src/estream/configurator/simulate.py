@@ -17,7 +17,8 @@ from estream.configurator.simulated import (
     SimulatedReader,
     Workload,
 )
-from estream.engine.activations import Activations, plan_activations
+from estream.devices.plans import plan_sweep
+from estream.engine.activations import Activations
 from estream.engine.batch import Batch
 from estream.engine.configuration import Configuration
 from estream.engine.embedding import EmbeddingReader
@@ -59,9 +60,7 @@ class Setting:
         return self.budget - self.process_bytes - reserve_bytes(self.budget)
 
     def activation_bytes(self, workload: Workload) -> int:
-        batch = _batch(workload)
-        m = self.manifest
-        return plan_activations(m.config, m.quantization, batch, self.float_activations, self.kv_element_bytes).bytes
+        return plan_sweep(self.manifest, _batch(workload), self.float_activations, self.kv_element_bytes).bytes
 
     def floor(self, workload: Workload) -> Floor:
         return Floor.of(self.process_bytes, self.activation_bytes(workload), self.manifest.tape)

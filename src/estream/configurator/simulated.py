@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.configurator.profile import Profile
-from estream.engine.activations import Activations
+from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.engine.schedule import expected_share
@@ -134,7 +134,7 @@ class SimulatedDevice:
     timed_rows: tuple[int, ...] = ()
     kv_element_bytes: int = 4
 
-    def begin_sweep(self, batch: Batch, activations: Activations) -> None:
+    def begin_sweep(self, batch: Batch, activations: SweepArrays) -> None:
         """Nothing has to be bound."""
 
     def attention(self, spec: PageSpec, address: int) -> None:

@@ -3,11 +3,11 @@
 A page is bound by the address at which it lies in the arena, and only while the engine lends it.
 """
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from estream.engine.activations import Activations
+from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.package.layout import PageSpec
@@ -28,14 +28,17 @@ class Device(Protocol):
     def timed_rows(self) -> tuple[int, ...]:
         """Row counts at which an expert is to be timed: where the device's speed changes."""
 
-    def begin_sweep(self, batch: Batch, activations: Activations) -> None:
+    def begin_sweep(self, batch: Batch, activations: SweepArrays) -> None:
         """Bind the arrays of one sweep; ``activations.residual`` holds the embedding rows."""
 
     def attention(self, spec: PageSpec, address: int) -> None:
         """Add the attention block of ``spec.layer`` to the residual. In the last layer only wanted rows go on."""
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
-        """Normalise the residual for the MLPs and choose the experts of each row; a dense layer has none."""
+        """Normalise the residual for the MLPs and choose the experts of each row; a dense layer has none.
+
+        Of the lists the engine reads the counts alone; a device that keeps rows on its own side leaves the others empty.
+        """
 
     def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
         """Experts that the layer of this router, the next one, will use almost surely, judged by the residual as it is."""
@@ -60,3 +63,32 @@ class Device(Protocol):
 
     def head(self, spec: PageSpec, address: int) -> None:
         """Compute the logits of rows [spec.first, spec.first + spec.count) of the vocabulary."""
+
+
+class LoadedDevice(Device, Protocol):
+    """A device as a model owns it."""
+
+    @property
+    def variant(self) -> str:
+        """What computes: kernels, or a chip."""
+
+    @property
+    def threads(self) -> int:
+        """Threads of this process that compute."""
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it only stands for other hardware, so that its times say nothing."""
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the configurator's probes can time its pages."""
+
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in each kind of work, as far as the device tells."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the last sweep's figures should say of it, as plain values."""
+
+    def abandon(self) -> None:
+        """In a forked child: never destroy what waits for threads that are gone."""

@@ -1,5 +1,7 @@
 """The CPU device: binds pages and activations to the native kernels."""
 
+from typing import Any
+
 import numpy as np
 
 from estream import _native
@@ -7,7 +9,7 @@ from estream.devices.cpu_attention import cpu_attention
 from estream.devices.cpu_delta import DeltaAttention
 from estream.devices.cpu_mlp import CpuMlp
 from estream.devices.cpu_page import BoundPage, CpuLinear
-from estream.engine.activations import CHUNK, Activations
+from estream.engine.activations import CHUNK, Activations, SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.models.config import ModelConfig
@@ -52,7 +54,22 @@ class CpuDevice:
     def timed_rows(self) -> tuple[int, ...]:
         return (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
-    def begin_sweep(self, batch: Batch, activations: Activations) -> None:
+    @property
+    def emulated(self) -> bool:
+        return False
+
+    @property
+    def measurable(self) -> bool:
+        return True
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+    def abandon(self) -> None:
+        _native.abandon(self._native)
+
+    def begin_sweep(self, batch: Batch, activations: SweepArrays) -> None:
+        assert isinstance(activations, Activations)
         self._a = activations
         self._residual = activations.residual
         if self._config.embedding_factor != 1.0:

@@ -1,7 +1,7 @@
 """Activations of one batch: every array's size is known before any of them exists, and all of them lie in the arena."""
 
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,32 @@ def integers(*shape: int) -> Array:
 
 def raw(size: int) -> Array:
     return Array((size,), np.dtype(np.uint8))
+
+
+class SweepArrays(Protocol):
+    """What the engine itself sees of a sweep's arrays; the rest is between a device and its plan."""
+
+    @property
+    def residual(self) -> np.ndarray:
+        """[T or more, hidden] in the device's own type; the engine fills in the embedding rows."""
+
+    @property
+    def logits(self) -> np.ndarray:
+        """float32 [W, vocabulary]."""
+
+
+class SweepPlan(Protocol):
+    """The arrays of a sweep to come."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def residual_bytes(self) -> int:
+        """Where the arrays behind the residual begin."""
+
+    def carve(self, memory: np.ndarray) -> SweepArrays:
+        """Lay the arrays into uint8 ``memory`` of at least ``bytes``."""
 
 
 @dataclass(frozen=True)

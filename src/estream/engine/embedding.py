@@ -27,7 +27,7 @@ class _Turn:
 
 
 class EmbeddingReader:
-    """Reads the rows of one batch into scratch memory, then widens them to float32.
+    """Reads the rows of one batch into scratch memory, then converts them to the type of the residual.
 
     ``start`` asks for the rows, so that they come before any page; ``finish`` waits for them.
     """
@@ -49,7 +49,7 @@ class EmbeddingReader:
         self._turn = self._ask(self._unique[: self._per_turn])
 
     def finish(self, out: np.ndarray) -> None:
-        """Fill ``out`` float32 [tokens, hidden].
+        """Fill ``out`` [tokens, hidden] of any floating type.
 
         Raises:
             ReadError: the file could not be read, or a row's checksum is wrong.

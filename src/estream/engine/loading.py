@@ -14,6 +14,7 @@ def load(
     threads: int | None = None,
     device: str = "cpu",
     activations: str = "int8",
+    soc: str | None = None,
 ) -> Model:
     """Load a package for sweeps.
 
@@ -21,8 +22,10 @@ def load(
         path: the ``NAME.estream`` folder.
         memory: budget of the whole process, such as "1GiB" or a number of bytes; None derives it from the machine.
         threads: compute threads; None takes what affinity and cgroup quota grant.
-        device: "cpu".
+        device: "cpu", or "qnn" for the NPU (docs/npu.md).
         activations: "int8", the fast path, or "float": float32 activations over the same weights.
+
+        soc: the chip whose NPU is used; None takes the first that the package holds compiled graphs for.
 
     Raises:
         PackageError: the package cannot be used.
@@ -31,5 +34,5 @@ def load(
 
     """
     budget = None if memory is None else parse_bytes(memory)
-    options = LoadOptions(budget, threads, device, activations)
+    options = LoadOptions(budget, threads, device, activations, soc=soc)
     return Model(open_package(path, device), options)

@@ -17,9 +17,10 @@ from estream.configurator.configure import configure
 from estream.configurator.simulate import Setting
 from estream.configurator.simulated import Workload
 from estream.configurator.watch import PredictionWatch
-from estream.devices.cpu import CpuDevice
+from estream.devices.opening import open_device
+from estream.devices.plans import plan_sweep
 from estream.engine import machine
-from estream.engine.activations import ActivationPlan, Activations, plan_activations
+from estream.engine.activations import SweepArrays, SweepPlan
 from estream.engine.batch import Batch
 from estream.engine.chat import Message, RenderedChat
 from estream.engine.embedding import EmbeddingReader
@@ -61,11 +62,7 @@ class Model:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
-        self._threads = options.threads or machine.default_threads()
-        try:
-            self._device = CpuDevice(self._config, self._threads, options.activations == "float")
-        except RuntimeError as error:  # an ESTREAM_KERNELS that this machine cannot run
-            raise OptionError(str(error)) from error
+        self._device = open_device(package, options)
         self._final_norm = package.final_norm()
         self._process_bytes = machine.resident_bytes()
         self._budget = machine.budget_of(options.memory)
@@ -81,13 +78,8 @@ class Model:
         _MODELS.add(self)
 
     def _configure(self) -> None:
-        setting = Setting(
-            self._package.manifest,
-            self._budget,
-            self._process_bytes,
-            self._options.activations == "float",
-            self._device.kv_element_bytes,
-        )
+        exact, kv_bytes = self._options.activations == "float", self._device.kv_element_bytes
+        setting = Setting(self._package.manifest, self._budget, self._process_bytes, exact, kv_bytes)
         self._setting = setting
         configured = configure(self._package, self._device, self._options, setting)
         self._configuration = configured.configuration
@@ -121,7 +113,10 @@ class Model:
                 del self._sweep, self._pager, self._reader, self._workspace, self._device
 
     def _abandon(self) -> None:
-        for part in (self._reader, self._device.native, self._workspace.native) if not self._closed else ():
+        if self._closed:
+            return
+        self._device.abandon()
+        for part in (self._reader, self._workspace.native):
             _native.abandon(part)
 
     def cancel(self) -> None:
@@ -220,14 +215,9 @@ class Model:
         if os.getpid() != self._pid:
             raise StateError("a model does not survive a fork; load it again in the child process")
 
-    def _plan(self, batch: Batch) -> ActivationPlan:
-        return plan_activations(
-            self._config,
-            self._package.manifest.quantization,
-            batch,
-            self._options.activations == "float",
-            self._device.kv_element_bytes,
-        )
+    def _plan(self, batch: Batch) -> SweepPlan:
+        exact = self._options.activations == "float"
+        return plan_sweep(self._package.manifest, batch, exact, self._device.kv_element_bytes)
 
     def _make_workspace(self) -> Workspace:
         usual = self._plan(Batch.of([np.zeros(usual_tokens(self._config), np.int32)])).bytes
@@ -236,7 +226,7 @@ class Model:
         lock = self._options.memory is not None
         return Workspace(self._package.manifest, capacity, usual, self._configuration, lock=lock)
 
-    def _floor(self, plan: ActivationPlan, tokens: int) -> None:
+    def _floor(self, plan: SweepPlan, tokens: int) -> None:
         Floor.of(self._process_bytes, plan.bytes, self._package.manifest.tape).check(self._budget, tokens)
 
     def _run(self, batch: Batch) -> np.ndarray:
@@ -253,9 +243,7 @@ class Model:
             self._pager.abort()
             raise
 
-    def _read_and_compute(
-        self, batch: Batch, plan: ActivationPlan, layout: SweepLayout, activations: Activations
-    ) -> np.ndarray:
+    def _read_and_compute(self, batch: Batch, plan: SweepPlan, layout: SweepLayout, activations: SweepArrays) -> np.ndarray:
         tape = self._package.manifest.tape
         # Rows are read into the activations behind the residual, which nothing uses before the first layer.
         scratch = layout.activations_offset + plan.residual_bytes
@@ -293,11 +281,13 @@ class Model:
             direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
             predicted_ttft_s=self._watch.observe(Workload.of(batch), ttft, repeated=self._repeated),
             prediction=self._prediction,
+            emulated=self._device.emulated,
             device=self._device.name,
             config={
-                "threads": self._threads,
+                "threads": self._device.threads,
                 "kernels": self._device.variant,
                 "activations": self._options.activations,
+                **self._device.facts(),
                 **self._configuration.to_json(),
                 "arena_locked": self._workspace.locked,
                 "requests": int(requests),

@@ -11,7 +11,8 @@ class LoadOptions:
     """How a model runs. ``memory`` is the budget of the whole process in bytes; None derives it from the machine.
 
     ``lanes``, ``request_bytes``, ``ring_bytes`` and ``pinned_bytes`` (see :class:`Configuration`) are chosen by the
-    configurator where they are None.
+    configurator where they are None. ``soc`` names the chip whose NPU the device ``qnn`` uses; None takes the first that the
+    package holds compiled graphs for.
     """
 
     memory: int | None = None
@@ -23,11 +24,16 @@ class LoadOptions:
     ring_bytes: int | None = None
     pinned_bytes: int | None = None
     direct_io: bool = True
+    soc: str | None = None
 
     def check(self) -> None:
         """Raises OptionError."""
-        if self.device != "cpu":
-            raise OptionError(f"device must be cpu, not '{self.device}'")
+        if self.device not in ("cpu", "qnn"):
+            raise OptionError(f"device must be cpu or qnn, not '{self.device}'")
+        if self.device == "qnn" and self.activations != "int8":
+            raise OptionError("the NPU computes with float16 activations; leave --activations out")
+        if self.device == "cpu" and self.soc is not None:
+            raise OptionError("soc names a chip with an NPU; give it with device qnn")
         if self.activations not in ("int8", "float"):
             raise OptionError(f"activations must be int8 or float, not '{self.activations}'")
         if self.threads is not None and not 1 <= self.threads <= 1024:

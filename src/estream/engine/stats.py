@@ -13,6 +13,8 @@ class SweepStats:
     it that was read ahead of the routing for experts nobody was routed to. ``predicted_ttft_s`` is what the configurator
     expected, None where this machine was not measured or the sweep was short. ``prediction`` says how many experts were
     predicted with few tokens, and how many of those were right.
+
+    ``emulated``: the device is an emulator of another one, so its times say nothing of that and are None in JSON.
     """
 
     ttft_s: float
@@ -32,6 +34,8 @@ class SweepStats:
     prediction: dict[str, int]
     device: str
     config: dict[str, Any]
+    emulated: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        times = dict.fromkeys(("ttft_s", "compute_s", "stall_s")) if self.emulated else {}
+        return asdict(self) | times

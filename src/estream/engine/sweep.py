@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.devices.base import Device
-from estream.engine.activations import Activations
+from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
@@ -51,10 +51,10 @@ class Sweep:
         self.compute_s = 0.0
         self.timeline: Timeline | None = None
 
-    def run(self, batch: Batch, activations: Activations, embedding: EmbeddingReader) -> np.ndarray:
+    def run(self, batch: Batch, activations: SweepArrays, embedding: EmbeddingReader) -> np.ndarray:
         """Logits float32 [wanted, vocabulary]; valid until the next run."""
         self.compute_s = 0.0
-        embedding.finish(activations.residual)
+        embedding.finish(activations.residual[: batch.tokens])
         self._device.begin_sweep(batch, activations)
         # A router that was used to predict stays in the arena until its own layer routes.
         held, routers = ExitStack(), dict[int, int]()

@@ -1,5 +1,8 @@
 """The arena of one model: how it is planned, divided for a sweep, and backed with memory before it is used."""
 
+from collections.abc import Callable
+from typing import Protocol
+
 import numpy as np
 
 from estream import _native
@@ -8,27 +11,53 @@ from estream.engine.memory import ArenaPlan, SweepLayout, divide_arena, plan_are
 from estream.package.manifest import Manifest
 
 
+class ArenaMemory(Protocol):
+    """One allocation of fixed address, writable by reads past the page cache: the host's own, or what a device lends, such as
+    memory that an NPU sees without a copy (docs/npu.md).
+    """
+
+    @property
+    def address(self) -> int:
+        """A multiple of 64 KiB."""
+
+    def bytes(self) -> np.ndarray:
+        """All of it, uint8; keeps the allocation alive."""
+
+    def populate(self, offset: int, size: int) -> None:
+        """Back a part with memory now."""
+
+    def lock(self) -> bool:
+        """Keep it from being swapped out; whether that was granted."""
+
+
 class Workspace:
     """One allocation of fixed address: pinned pages, ring, activations. It grows in parts, and never moves."""
 
     def __init__(
-        self, manifest: Manifest, capacity: int, activations: int, configuration: Configuration, *, lock: bool
+        self,
+        manifest: Manifest,
+        capacity: int,
+        activations: int,
+        configuration: Configuration,
+        *,
+        lock: bool,
+        allocate: Callable[[int], ArenaMemory] = _native.Arena,
     ) -> None:
-        """Take ``capacity`` bytes for a model whose usual batch needs ``activations``.
+        """Take ``capacity`` bytes for a model whose usual batch needs ``activations``, as ``allocate`` gives them.
 
         ``lock`` keeps it from being swapped out, as far as the limit on locked memory allows; ``locked`` tells.
         """
         self._tape = manifest.tape
         usual = min(activations, capacity - smallest_ring(self._tape))
         self._plan: ArenaPlan = plan_arena(self._tape, capacity, usual, configuration)
-        self._arena = _native.Arena(self._plan.bytes)
+        self._arena = allocate(self._plan.bytes)
         self.locked = lock and self._arena.lock()
         self.memory: np.ndarray = self._arena.bytes()
         self._used_from_start, self._used_from = 0, self._plan.bytes
         self.layout = self.divide(usual)
 
     @property
-    def native(self) -> "_native.Arena":
+    def native(self) -> ArenaMemory:
         return self._arena
 
     @property

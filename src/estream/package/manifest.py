@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 
 from estream import _native, units
+from estream.devices.qnn.section import NpuSection
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
-from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.parts import GROUPS
+from estream.package.tapes import tape_of
 from estream.quantization.report import QuantizationReport
 
 FORMAT = "estream"
@@ -61,6 +63,7 @@ class Manifest:
     source: dict[str, Any]
     created_by: str
     report: QuantizationReport | None = None
+    npu: NpuSection | None = None
 
     @property
     def pages_bytes(self) -> int:
@@ -91,6 +94,7 @@ class Manifest:
                 "model": self.config.to_json(),
                 "quantization": self.quantization.to_json(),
                 "embedding": {"dtype": self.embedding_dtype},
+                **({"npu": self.npu.to_json()} if self.npu else {}),
                 "report": self.report.to_json() if self.report else None,
                 "files": {name: f"{checksum:016x}" for name, checksum in self.files.items()},
                 "tape": [
@@ -162,22 +166,23 @@ def _parse(path: Path, data: dict[str, Any]) -> Manifest:
         raise PackageError(f"{path}: quantization {quantization} is not one that this estream computes")
     if data["embedding"]["dtype"] not in EMBEDDING_ITEM_BYTES:
         raise PackageError(f"{path}: embedding dtype {data['embedding']['dtype']!r} is not known")
+    npu = NpuSection.from_json(data["npu"]) if "npu" in data else None
     return Manifest(
         device=str(data["device"]),
         config=config,
         quantization=quantization,
-        tape=_parse_tape(path, data["tape"], config, quantization),
+        tape=_parse_tape(path, data["tape"], list(tape_of(config, quantization, npu.shapes if npu else None))),
         embedding_dtype=data["embedding"]["dtype"],
         files={str(name): int(checksum, 16) for name, checksum in data["files"].items()},
         synthetic=bool(data["synthetic"]),
         source=dict(data["source"]),
         created_by=str(data["created_by"]),
         report=QuantizationReport.from_json(data["report"]) if data.get("report") else None,
+        npu=npu,
     )
 
 
-def _parse_tape(path: Path, rows: list[dict[str, Any]], config: ModelConfig, quantization: Quantization) -> tuple[Page, ...]:
-    specs = list(build_tape(config, quantization))
+def _parse_tape(path: Path, rows: list[dict[str, Any]], specs: list[PageSpec]) -> tuple[Page, ...]:
     if len(rows) != len(specs):
         raise PackageError(f"{path}: the tape has {len(rows)} pages, its config implies {len(specs)}")
     pages: list[Page] = []

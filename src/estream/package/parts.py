@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
+from typing import Literal
 
 from estream.units import round_up
 
@@ -49,6 +51,14 @@ class MatrixPart:
     def bytes(self) -> int:
         return self.panels * self.groups * self.block_bytes
 
+    @property
+    def packed(self) -> bool:
+        return True
+
+    @property
+    def weights(self) -> int:
+        return self.outputs * self.source_inputs
+
 
 @dataclass(frozen=True)
 class FloatPart:
@@ -60,15 +70,44 @@ class FloatPart:
 
     @property
     def bytes(self) -> int:
-        size = 4
-        for n in self.shape:
-            size *= n
-        return size
+        return 4 * prod(self.shape)
+
+    @property
+    def packed(self) -> bool:
+        return False
+
+    @property
+    def weights(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class TensorPart:
+    """An input of a compiled graph, in C order. ``packed``: it belongs to a quantised matrix; its codes have ``bits``."""
+
+    name: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: Literal["float16", "uint8", "int32"]
+    packed: bool
+    bits: int
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.shape) * {"float16": 2, "uint8": 1, "int32": 4}[self.dtype]
+
+    @property
+    def weights(self) -> int:
+        return self.bytes * 8 // self.bits if self.bits else 0
+
+
+#: ``packed`` says whether a part holds a quantised matrix or some of it, ``weights`` how many quantised weights.
+Part = MatrixPart | FloatPart | TensorPart
 
 
 @dataclass(frozen=True)
 class PageLayout:
-    parts: tuple[MatrixPart | FloatPart, ...]
+    parts: tuple[Part, ...]
 
     @cached_property
     def bytes(self) -> int:

@@ -16,10 +16,11 @@ from safetensors.numpy import save
 import estream
 from estream import _native, system
 from estream.buffers import BUFFERS
+from estream.devices.qnn.section import NpuSection
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
 from estream.package.direct_file import DirectFile
-from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization, build_tape
+from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
     EMBEDDING,
     EMBEDDING_ITEM_BYTES,
@@ -31,6 +32,7 @@ from estream.package.manifest import (
     Page,
     checksum_of,
 )
+from estream.package.tapes import tape_of
 from estream.quantization.report import QuantizationReport
 from estream.units import format_bytes, round_up
 
@@ -47,10 +49,15 @@ class PackageSpec:
     embedding_dtype: str
     synthetic: bool
     source: dict[str, Any]
+    npu: NpuSection | None = None
+
+    def tape(self) -> Iterator[PageSpec]:
+        """Its pages in tape order."""
+        return tape_of(self.config, self.quantization, self.npu.shapes if self.npu else None)
 
     @property
     def bytes(self) -> int:
-        pages = sum(round_up(spec.bytes, PAGE_ALIGNMENT) for spec in build_tape(self.config, self.quantization))
+        pages = sum(round_up(spec.bytes, PAGE_ALIGNMENT) for spec in self.tape())
         record = self.config.hidden * EMBEDDING_ITEM_BYTES[self.embedding_dtype] + EMBEDDING_SEAL_BYTES
         return pages + round_up(self.config.vocabulary * record, PAGE_ALIGNMENT)
 
@@ -93,7 +100,9 @@ class PackageWriter:
 
     def add_file(self, name: str, data: bytes) -> None:
         """Take a small file along as it is."""
-        (self.folder / name).write_bytes(data)
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
         self._files[name] = checksum_of(data)
 
     def _finish(self) -> Manifest:
@@ -111,6 +120,7 @@ class PackageWriter:
             source=self.spec.source,
             created_by=f"estream {estream.__version__}",
             report=self.report,
+            npu=self.spec.npu,
         )
         with open(self.folder / MANIFEST, "w", encoding="utf-8") as handle:
             handle.write(manifest.to_json())

@@ -76,6 +76,7 @@ class PagePacker:
                 assert isinstance(source, np.ndarray)
                 into.view(np.float32)[...] = source.reshape(-1)
             else:
+                assert isinstance(part, MatrixPart)
                 assert isinstance(source, MatrixRows)
                 matrices.append((part, source, into))
         return data, matrices

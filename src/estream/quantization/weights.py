@@ -56,7 +56,10 @@ class PageWeights:
         """
         rows: PageRows = {}
         for part in spec.layout.parts:
-            rows[part.name] = self._floats(spec, part) if isinstance(part, FloatPart) else self._matrix(spec, part)
+            if isinstance(part, FloatPart):
+                rows[part.name] = self._floats(spec, part)
+            elif isinstance(part, MatrixPart):
+                rows[part.name] = self._matrix(spec, part)
         gate_up, down = rows.get("gate_up"), rows.get("down")
         if isinstance(gate_up, MatrixRows) and isinstance(down, MatrixRows):
             rows["gate_up"], rows["down"] = self._balanced(gate_up, down)

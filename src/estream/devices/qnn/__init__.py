@@ -1,0 +1,1 @@
+"""The Qualcomm NPU (HTP): few compiled graphs with run-time weights."""

@@ -1,0 +1,122 @@
+"""Attention: projections with rotation, a running softmax over chunks of keys, and the output projection."""
+
+import numpy as np
+
+from estream.devices.qnn.graphs.builder import GraphBuilder
+from estream.devices.qnn.graphs.parts import add_to_residual, exponential, product, rms_norm
+from estream.devices.qnn.shapes import AttentionShapes, NpuShapes
+from estream.devices.qnn.specs import HEADROOM, LOWEST
+
+#: Query rows of all heads that are attended for at once: with 128 keys their scores take half a MiB.
+_LARGEST_ROWS = 2048
+
+
+def qkv(g: GraphBuilder, shapes: NpuShapes) -> None:
+    a = shapes.attention
+    total, _ = add_to_residual(g, "delta", to=("high_out", "low_out"))
+    x = rms_norm(g, total, "input_norm", shapes.norm_eps)
+    queries, keys, values = _latent(g, a, x) if a.kv_rank else _grouped(g, a, x, shapes.norm_eps)
+    g.reshape(g.op("Mul", queries, g.half(a.scale)), a.kv_heads, a.share * a.chunk, a.qk_dim, to="q")
+    g.op("Transpose", keys, to="k", perm=[0, 2, 1])
+    g.op("Transpose", values, to="v", perm=[1, 0, 2])
+
+
+def _grouped(g: GraphBuilder, a: AttentionShapes, x: str, eps: float) -> tuple[str, str, str]:
+    """Rotated queries [heads, chunk, qk_dim] and keys, and values [chunk, kv_heads, v_dim]."""
+    rotated = []
+    for name, heads in (("q", a.heads), ("k", a.kv_heads)):
+        y = _biased(g, a, product(g, x, name), name)
+        if a.qk_norm == "projection":
+            y = rms_norm(g, y, f"{name}_norm", eps)
+        if a.qk_norm == "head":
+            y = rms_norm(g, g.reshape(y, a.chunk * heads, a.qk_dim), f"{name}_norm", eps)
+        y = g.reshape(y, a.chunk, heads, a.qk_dim)
+        rotated.append(_rotate(g, a, g.op("Transpose", _clipped(g, a, y), perm=[1, 0, 2]), a.qk_dim))
+    values = _clipped(g, a, _biased(g, a, product(g, x, "v"), "v"))
+    return rotated[0], rotated[1], g.reshape(values, a.chunk, a.kv_heads, a.v_dim)
+
+
+def _latent(g: GraphBuilder, a: AttentionShapes, x: str) -> tuple[str, str, str]:
+    """The same from latent values. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1."""
+    plain = a.qk_dim - a.rotated
+    if a.query_rank:
+        queries = product(g, rms_norm(g, product(g, x, "q_a"), "q_a_norm", a.latent_eps), "q")
+    else:
+        queries = product(g, x, "q")
+    queries = g.op("Transpose", g.reshape(queries, a.chunk, a.heads, a.qk_dim), perm=[1, 0, 2])
+    latent = rms_norm(g, product(g, x, "kv_a"), "kv_a_norm", a.latent_eps)
+    shared = _rotate(g, a, g.reshape(product(g, x, "k_rope"), 1, a.chunk, a.rotated), a.rotated)
+    keys = g.op("Transpose", g.reshape(product(g, latent, "k"), a.chunk, a.heads, plain), perm=[1, 0, 2])
+    keys = g.op("Concat", g.op("Tile", shared, g.shape(a.heads, 1, 1)), keys, axis=2)
+    return _rotate(g, a, queries, a.qk_dim), keys, g.reshape(product(g, latent, "v"), a.chunk, a.heads, a.v_dim)
+
+
+def _biased(g: GraphBuilder, a: AttentionShapes, x: str, name: str) -> str:
+    return g.op("Add", x, f"{name}_bias") if a.bias else x
+
+
+def _clipped(g: GraphBuilder, a: AttentionShapes, x: str) -> str:
+    return g.op("Max", g.op("Min", x, g.half(a.clip)), g.half(-a.clip)) if a.clip else x
+
+
+def _rotate(g: GraphBuilder, a: AttentionShapes, x: str, size: int) -> str:
+    """Rotate the first values of each head [heads, chunk, size], value i with value i + rotated / 2."""
+    half = a.rotated // 2
+    first, second, *rest = g.split(x, half, half, *([size - a.rotated] if size > a.rotated else []))
+    turned = (
+        g.op("Sub", g.op("Mul", first, "cosine"), g.op("Mul", second, "sine")),
+        g.op("Add", g.op("Mul", second, "cosine"), g.op("Mul", first, "sine")),
+    )
+    return g.op("Concat", *turned, *rest, axis=2)
+
+
+def attend(g: GraphBuilder, shapes: NpuShapes) -> None:
+    """The softmax of one chunk of keys, merged with that of the chunks before.
+
+    A chunk's weights are exponentials below its own peak, less HEADROOM; they give its own mean and the mass behind it, and
+    the mean moves towards that mean by its share of the mass. Source of the merge: M. Milakov and N. Gimelshein, Online
+    normalizer calculation for softmax (arXiv 1805.02867). Since the mean is kept normalised, nothing grows with the length.
+    Where a row sees nothing of a chunk, the peak is LOWEST, and the chunk's share vanishes beside any real one. Written out,
+    since the backend's Softmax is off by 0.14 %.
+    """
+    a = shapes.attention
+    places = g.integers(np.arange(a.chunk)[None])
+    visible = g.op("And", g.op("GreaterOrEqual", places, "first"), g.op("Less", places, "end"))
+    count = _parts(a)
+    inputs = [_heads(g, a, name, count) for name in ("q", "k", "v", "peak", "mass", "mean")]
+    parts = [_attend(g, a, visible, *tensors) for tensors in zip(*inputs, strict=True)]
+    for name, tensors in zip(("peak_out", "mass_out", "mean_out"), zip(*parts, strict=True), strict=True):
+        g.op("Concat", *tensors, to=name, axis=0)
+
+
+def _parts(a: AttentionShapes) -> int:
+    """Into how many parts heads are cut, so that the scores of one find room in the NPU's memory."""
+    return next(n for n in range(1, a.kv_heads + 1) if a.kv_heads % n == 0 and a.heads // n * a.chunk <= _LARGEST_ROWS)
+
+
+def _heads(g: GraphBuilder, a: AttentionShapes, name: str, parts: int) -> list[str]:
+    return g.ops("Split", name, g.shape(*[a.kv_heads // parts] * parts), to=[""] * parts, axis=0) if parts > 1 else [name]
+
+
+def _attend(g: GraphBuilder, a: AttentionShapes, visible: str, *tensors: str) -> tuple[str, str, str]:
+    q, k, v, old_peak, old_mass, old_mean = tensors
+    kv_heads = a.kv_heads // _parts(a)
+    scores = g.reshape(g.op("MatMul", q, k), kv_heads, a.share, a.chunk, a.chunk)
+    scores = g.reshape(g.op("Where", visible, scores, g.half(LOWEST)), kv_heads, a.share * a.chunk, a.chunk)
+    peak_here = g.op("ReduceMax", scores, g.shape(2), keepdims=1)
+    here = exponential(g, g.op("Sub", scores, g.op("Add", peak_here, g.half(HEADROOM))))
+    mass_here = g.op("ReduceSum", here, g.shape(2), keepdims=1)
+    mean_here = g.op("Div", g.op("MatMul", here, v), mass_here)
+    peak = g.op("Max", old_peak, peak_here)
+    before = g.op("Mul", old_mass, exponential(g, g.op("Sub", old_peak, peak)))
+    added = g.op("Mul", mass_here, exponential(g, g.op("Sub", peak_here, peak)))
+    mass = g.op("Add", before, added)
+    change = g.op("Mul", g.op("Sub", mean_here, old_mean), g.op("Div", added, mass))
+    return peak, mass, g.op("Add", old_mean, change)
+
+
+def output(g: GraphBuilder, shapes: NpuShapes) -> None:
+    a = shapes.attention
+    heads = g.reshape("mean", a.heads, a.chunk, a.v_dim)
+    rows = g.reshape(g.op("Transpose", heads, perm=[1, 0, 2]), a.chunk, a.heads * a.v_dim)
+    add_to_residual(g, product(g, rows, "o"), to=("high_out", "low_out"))
