@@ -58,31 +58,31 @@ inline int64_t bfloat_peak(int64_t rounds) {
 #endif
 
 #if defined(__AMX_INT8__)
-inline int64_t byte_tile_peak(int64_t rounds) {
+// `multiply` adds to four tiles; inputs is how many one of its products has.
+template <typename Multiply>
+inline int64_t tile_peak(int64_t rounds, int inputs, Multiply multiply) {
   configure_tiles<64>();
   _tile_zero(2);
   _tile_zero(4);
-  for (int64_t i = 0; i < rounds; i++) {
+  for (int64_t i = 0; i < rounds; i++) multiply();
+  _tile_release();
+  return rounds * 4 * 2 * 16 * 16 * inputs;
+}
+inline int64_t byte_tile_peak(int64_t rounds) {
+  return tile_peak(rounds, 64, [] {
     _tile_dpbssd(0, 2, 4);
     _tile_dpbssd(1, 2, 4);
     _tile_dpbssd(3, 2, 4);
     _tile_dpbssd(5, 2, 4);
-  }
-  _tile_release();
-  return rounds * 4 * 2 * 16 * 16 * 64;
+  });
 }
 inline int64_t bfloat_tile_peak(int64_t rounds) {
-  configure_tiles<64>();
-  _tile_zero(2);
-  _tile_zero(4);
-  for (int64_t i = 0; i < rounds; i++) {
+  return tile_peak(rounds, 32, [] {
     _tile_dpbf16ps(0, 2, 4);
     _tile_dpbf16ps(1, 2, 4);
     _tile_dpbf16ps(3, 2, 4);
     _tile_dpbf16ps(5, 2, 4);
-  }
-  _tile_release();
-  return rounds * 4 * 2 * 16 * 16 * 32;
+  });
 }
 #endif
 
