@@ -11,6 +11,7 @@ from reference import PackageWeights, unpack
 from tiny import FAMILIES, make_tiny
 
 import estream
+from estream.cli.plan import profile_path
 from estream.conversion import ConvertOptions, convert
 from estream.devices.qnn import specs
 from estream.devices.qnn.conversion import NpuTarget
@@ -105,6 +106,13 @@ def test_each_device_refuses_the_other_ones_package(tmp_path: Path):
         estream.load(cpu.path, device="qnn")
     report = verify(npu)
     assert report.damaged == []
+
+
+def test_a_phone_is_planned_for_without_its_device(tmp_path: Path):
+    _, npu = _pair(tmp_path, "olmoe", SHAPES["olmoe"])
+    found = estream.plan(npu.path, "2GiB", 128, device_profile=profile_path("sm8750-npu"))
+    assert found.predictions[0].prediction.ttft_s > 0
+    assert found.predictions[0].floor_bytes < 2 << 30
 
 
 def test_a_manifest_without_its_npu_part_is_refused(tmp_path: Path):

@@ -161,7 +161,8 @@ def planner(
 
     """
     options.check()
-    package = open_package(path, options.device)
+    # Another machine's plan is for whatever device the package is made for; it loads nothing here.
+    package = open_package(path, options.device if device_profile is None else None)
     # Before anything is measured.
     _check_lengths(package, lengths)
     if device_profile is not None:
