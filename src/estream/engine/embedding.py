@@ -1,6 +1,5 @@
 """Embedding rows: only those that a batch names, each once, read by the lanes."""
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,7 +36,6 @@ class EmbeddingReader:
         self._manifest = package.manifest
         self._reader = reader
         self._pager = pager
-        self._clock = time.perf_counter
 
     def start(self, ids: np.ndarray, memory: np.ndarray, address: int) -> None:
         """Ask for the rows of int32 ``ids``; ``memory`` is uint8 scratch at ``address``, untouched until ``finish``."""
@@ -57,10 +55,10 @@ class EmbeddingReader:
         """
         first = 0
         while True:
-            begin = self._clock()
+            begin = self._pager.clock()
             for ticket in self._turn.tickets:
                 self._pager.wait(ticket, EMBEDDING_FILE, "embedding rows")
-            self._pager.stall_s += self._clock() - begin
+            self._pager.stalled(begin, "embedding", "embedding rows")
             self._widen(first, out)
             first += self._per_turn
             if first >= len(self._unique):

@@ -41,7 +41,7 @@ class Pager:
         """``pinned`` maps page indices to their addresses; ``run_bytes`` is how much adjacent pages are read together;
         ``clock`` gives seconds.
         """
-        self._clock = clock
+        self.clock = clock
         self._tape = tape
         self._reader = reader
         self._paths = paths
@@ -144,7 +144,7 @@ class Pager:
 
     def _count_arena(self) -> None:
         if self.timeline:
-            self.timeline.count("ring", self._clock(), self._ring.used)
+            self.timeline.count("ring", self.clock(), self._ring.used)
 
     def end(self) -> None:
         """The sweep is over: nothing may be left in the ring."""
@@ -175,7 +175,7 @@ class Pager:
         self._slots = kept
 
     def _await(self, page: Page) -> Slot:
-        begin = self._clock()
+        begin = self.clock()
         self._check_cancelled()
         while page.index not in self._slots:
             # What can hold up a page that is needed now: pages let go while still being read, and predicted ones that
@@ -186,13 +186,17 @@ class Pager:
         if slot.state is SlotState.READING:
             self.wait(slot.ticket, PAGES_FILE, str(page.spec))
             slot.state = SlotState.READY
-            end = self._clock()
-            self.stall_s += end - begin
-            if self.timeline:
-                self.timeline.span(STALL, page.spec.kind, begin, end, page=str(page.spec))
+            self.stalled(begin, page.spec.kind, str(page.spec))
         if slot.state is not SlotState.READY:
             raise SlotError(f"{page.spec}: taken while {slot.state.value}")
         return slot
+
+    def stalled(self, begin: float, kind: str, what: str) -> None:
+        """Computing has waited since ``begin``, a time of this pager's clock."""
+        end = self.clock()
+        self.stall_s += end - begin
+        if self.timeline:
+            self.timeline.span(STALL, kind, begin, end, page=what)
 
     def wait(self, ticket: int, file: int, what: str) -> None:
         """Wait until a read is published.
