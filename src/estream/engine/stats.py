@@ -8,7 +8,7 @@ from typing import Any
 class SweepStats:
     """Figures of one sweep; sizes in bytes, times in seconds.
 
-    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for pages or embedding rows,
+    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for what it reads,
     ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of
     it that was read ahead of the routing for experts nobody was routed to. ``predicted_ttft_s`` is what the configurator
     expected, None where this machine was not measured or the sweep was short. ``prediction`` says how many experts were
