@@ -5,6 +5,10 @@
 
 #include "kernels/kernels.h"
 
+namespace estream {
+class CpuDevice;
+}
+
 namespace estream::binding {
 
 namespace nb = nanobind;
@@ -45,5 +49,7 @@ void bind_platform(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_linear(nb::module_& m);
+// The methods that measure.
+void bind_measuring(nb::class_<CpuDevice>& device);
 
 }  // namespace estream::binding

@@ -1,11 +1,8 @@
 // The CPU device and what its calls take.
-#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <array>
-#include <map>
 #include <type_traits>
 
 #include "binding.h"
@@ -274,30 +271,6 @@ void bind_attention_and_router(Device& device) {
           "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
 }
 
-// Time spent in each kind of work since the device was made.
-std::map<std::string, double> seconds(const CpuDevice& device) {
-  constexpr std::array kNames = {"products", "attention",  "keys and values", "linear attention", "norms",
-                                 "rope",     "quantizing", "router",          "scatter"};
-  static_assert(kNames.size() == static_cast<size_t>(Work::count));
-  std::map<std::string, double> all;
-  for (size_t i = 0; i < kNames.size(); i++) all[kNames[i]] = device.seconds(static_cast<Work>(i));
-  return all;
-}
-
-// Operations that a bare loop of the kind's multiplications did on all threads; 0 where the variant has none.
-int64_t peak(CpuDevice& device, const std::string& kind, int64_t rounds) {
-  const PeakLoops& loops = device.peak_loops();
-  const std::pair<const char*, int64_t (*)(int64_t)> kinds[] = {{"int8", loops.bytes},
-                                                                {"float32", loops.floats},
-                                                                {"bfloat16", loops.bfloats},
-                                                                {"int8 tiles", loops.byte_tiles},
-                                                                {"bfloat16 tiles", loops.bfloat_tiles}};
-  require(rounds >= 1, "peak: rounds must be at least 1");
-  for (const auto& [name, loop] : kinds)
-    if (kind == name) return loop ? device.peak(loop, rounds) : 0;
-  throw std::invalid_argument("peak: no kind '" + kind + "'");
-}
-
 }  // namespace
 
 void bind_device(nb::module_& m) {
@@ -313,12 +286,11 @@ void bind_device(nb::module_& m) {
                         "threads"_a, "exact_attention"_a = false)
                     .def_prop_ro("kv_element_bytes", &CpuDevice::kv_element_bytes)
                     .def_prop_ro("variant", &CpuDevice::variant)
-                    .def_prop_ro("threads", &CpuDevice::threads)
-                    .def("seconds", &seconds)
-                    .def("peak", &peak, "kind"_a, "rounds"_a, ReleaseGil());
+                    .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
   bind_rows(device);
   bind_attention_and_router(device);
+  bind_measuring(device);
   m.def("variants", [] {
     std::vector<std::string> names;
     for (const char* const* n = available_kernels(); *n; n++) names.emplace_back(*n);
