@@ -95,14 +95,7 @@ inline void panel_blocked(const PackedMatrix& w, int panel, const TiledRows& x, 
 
 inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                                float* scratch) {
-  if (w.bits == 4) {
-    if (w.group == 128) return panel_blocked<4, 128>(w, panel, x, count, out, scratch);
-    if (w.group == 64) return panel_blocked<4, 64>(w, panel, x, count, out, scratch);
-    return panel_blocked<4, 32>(w, panel, x, count, out, scratch);
-  }
-  if (w.group == 128) return panel_blocked<8, 128>(w, panel, x, count, out, scratch);
-  if (w.group == 64) return panel_blocked<8, 64>(w, panel, x, count, out, scratch);
-  return panel_blocked<8, 32>(w, panel, x, count, out, scratch);
+  for_layout(w, [&]<int BITS, int GROUP>() { panel_blocked<BITS, GROUP>(w, panel, x, count, out, scratch); });
 }
 
 }  // namespace estream::ESTREAM_VARIANT

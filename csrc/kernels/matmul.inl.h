@@ -77,16 +77,22 @@ inline void panel_int8(const PackedMatrix& w, int panel, const QuantizedRows& x,
   rest_int8<kTileRows - 1, BITS, GROUP>(w, panel, x, x_rows, first, count - first, out);
 }
 
+// Calls f with the matrix's bits and group as template arguments.
+template <typename F>
+ESTREAM_INLINE void for_layout(const PackedMatrix& w, F&& f) {
+  if (w.bits == 4) {
+    if (w.group == 128) return f.template operator()<4, 128>();
+    if (w.group == 64) return f.template operator()<4, 64>();
+    return f.template operator()<4, 32>();
+  }
+  if (w.group == 128) return f.template operator()<8, 128>();
+  if (w.group == 64) return f.template operator()<8, 64>();
+  return f.template operator()<8, 32>();
+}
+
 inline void matmul_panel(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
                          const PanelOutput& out) {
-  if (w.bits == 4) {
-    if (w.group == 128) return panel_int8<4, 128>(w, panel, x, x_rows, count, out);
-    if (w.group == 64) return panel_int8<4, 64>(w, panel, x, x_rows, count, out);
-    return panel_int8<4, 32>(w, panel, x, x_rows, count, out);
-  }
-  if (w.group == 128) return panel_int8<8, 128>(w, panel, x, x_rows, count, out);
-  if (w.group == 64) return panel_int8<8, 64>(w, panel, x, x_rows, count, out);
-  return panel_int8<8, 32>(w, panel, x, x_rows, count, out);
+  for_layout(w, [&]<int BITS, int GROUP>() { panel_int8<BITS, GROUP>(w, panel, x, x_rows, count, out); });
 }
 
 // One group of one panel as floats [group, 32].

@@ -112,14 +112,7 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
 
 inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                                float* scratch) {
-  if (w.bits == 4) {
-    if (w.group == 128) return panel_tiled<4, 128>(w, panel, x, count, out, scratch);
-    if (w.group == 64) return panel_tiled<4, 64>(w, panel, x, count, out, scratch);
-    return panel_tiled<4, 32>(w, panel, x, count, out, scratch);
-  }
-  if (w.group == 128) return panel_tiled<8, 128>(w, panel, x, count, out, scratch);
-  if (w.group == 64) return panel_tiled<8, 64>(w, panel, x, count, out, scratch);
-  return panel_tiled<8, 32>(w, panel, x, count, out, scratch);
+  for_layout(w, [&]<int BITS, int GROUP>() { panel_tiled<BITS, GROUP>(w, panel, x, count, out, scratch); });
 }
 
 }  // namespace estream::ESTREAM_VARIANT

@@ -8,10 +8,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from estream.cli.output import err, print_json, say
+from estream.cli.prompt import random_ids
 from estream.devices.qnn.target import refuse_times
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
@@ -93,14 +93,13 @@ def _lengths(text: str) -> list[int]:
 
 
 def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> Row:
-    manifest = package.manifest
     results: list[Prefill] = []
     work: list[dict[str, float]] = []
     for i in range(repetitions + 1):
         if err.is_terminal:
             err.print(f"pp{tokens}: {f'{i} of {repetitions}' if i else 'warming up'} ", end="\r")
         before = model.device_seconds()
-        results.append(model.prefill(_ids(tokens, i, manifest.config.vocabulary)))
+        results.append(model.prefill(random_ids(tokens, i, package.manifest.config.vocabulary)))
         work.append({kind: after - before[kind] for kind, after in model.device_seconds().items()})
     stats = [result.stats for result in results[1:]]
     speeds = [tokens / s.ttft_s for s in stats]
@@ -124,10 +123,6 @@ def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> R
         direct_io=stats[0].direct_io,
         work_s=mean,
     )
-
-
-def _ids(tokens: int, seed: int, vocabulary: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, vocabulary, tokens, dtype=np.int32)
 
 
 def _markdown(head: list[str], rows: list[list[str]], right: int) -> str:

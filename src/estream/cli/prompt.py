@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from estream.errors import OptionError, PromptError
 
 
@@ -76,3 +78,8 @@ def _read_conversation(path: Path) -> Conversation:
     if not isinstance(data, list):
         raise PromptError(f"{path}: expected a list of messages, or an object that has one under 'messages'")
     return Conversation(data, variables)
+
+
+def random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:
+    """int32 [count] token ids, the same for the same seed."""
+    return np.random.default_rng(seed).integers(0, vocabulary, count, dtype=np.int32)

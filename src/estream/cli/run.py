@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from estream.cli.output import out, print_json, print_pairs
-from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
+from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
 from estream.devices.qnn.target import refuse_times
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
@@ -84,12 +84,8 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         # Before they are made: a number may be too large for memory.
         if given > config.context:
             raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
-        return _random_ids(given, seed, config.vocabulary)
+        return random_ids(given, seed, config.vocabulary)
     return given
-
-
-def _random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, vocabulary, count, dtype=np.int32)
 
 
 def _print(best: list[TopToken], stats: SweepStats) -> None:
