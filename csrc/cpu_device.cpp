@@ -12,6 +12,8 @@ constexpr int kMaxHeadDim = 256, kMaxValueDim = 256;
 constexpr int kMaxGroup = 128;
 // Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
 constexpr int kRowBlock = 192;
+// With what any variant pads the last block to.
+constexpr int kTiledRows = kRowBlock + 16;
 // From so many rows on, matrix instructions beat the product by rows.
 constexpr int kFewestTiledRows = 8;
 // Rows per task where a row is little work.
@@ -95,17 +97,18 @@ QuantizedRows rows_from(QuantizedRows x, int64_t first) {
 
 void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count,
                              const PanelOutput& out) {
-  const int columns = blocks(x.columns, 64) * 64;
-  const size_t code_bytes = static_cast<size_t>(kRowBlock) * columns;
-  const size_t bytes = code_bytes + kRowBlock * x.groups * sizeof(float);
+  static_assert(sizeof(float) == sizeof(int32_t));
+  const size_t code_bytes = static_cast<size_t>(kTiledRows) * blocks(x.columns, 64) * 64;
+  const size_t scale_bytes = kTiledRows * x.groups * sizeof(float), bytes = code_bytes + 2 * scale_bytes;
   if (!tiles_ || tiles_->bytes() < bytes) tiles_ = std::make_unique<Arena>(bytes);
   for (int first = 0; first < count; first += kRowBlock) {
     const int rows = std::min(kRowBlock, count - first);
     const QuantizedRows part = x_rows ? x : rows_from(x, first);
     const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
-    const TiledRows tiles = {reinterpret_cast<int8_t*>(tiles_->base()), reinterpret_cast<float*>(tiles_->base() + code_bytes),
-                             columns, blocks(rows, 16)};
-    pool_.run(tiles.blocks, [&](int block, int) { kernels_.tile_rows(part, part_rows, rows, block, tiles); });
+    uint8_t* base = tiles_->base();
+    const TiledRows tiles = {reinterpret_cast<int8_t*>(base), reinterpret_cast<float*>(base + code_bytes),
+                             reinterpret_cast<int32_t*>(base + code_bytes + scale_bytes), blocks(rows, kernels_.tiled_rows)};
+    pool_.run(tiles.blocks, [&](int block, int) { kernels_.tile_rows(part, part_rows, rows, w.bits, block, tiles); });
     const PanelOutput part_out = rows_from(out, first);
     pool_.run(w.panels(), [&](int panel, int thread) {
       kernels_.matmul_panel_tiled(w, panel, tiles, rows, part_out, thread_scratch(thread));

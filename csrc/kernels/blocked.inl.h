@@ -1,101 +1,155 @@
-// Products of many rows: each group of a panel's weights is unpacked once, to signed bytes that stay in the first-level
-// cache, and multiplied with all rows. Rows come in tile order (TiledRows), so that those read together lie together.
+// Products of many rows: each group of a panel's weights is unpacked once, to bytes that stay in the first-level cache, and
+// multiplied with all rows, which lie interleaved (BlockedRows): a product then reads neighbouring words.
 //
-// A variant provides the product of R rows with one unpacked group:
+// A variant provides the product of R rows with N unpacked groups:
 //
-//   constexpr int kBlockRows;   // the largest R
-//   template <int R, int BITS, int GROUP>
-//   void multiply_rows(const GroupWeights<BITS, GROUP>& w, const UnsignedRows& x, float* sums);
-//   void find_corrections(const int8_t* codes, int group, int32_t* corrections);   // of one plane, see GroupWeights
+//   constexpr int kBlockRows;     // the largest R
+//   constexpr int kGroupsAtOnce;  // the largest N
+//   constexpr float kStartFloat;  // its bits are what integer sums begin with, less what takes back the weights' offset
+//   template <int R, int N, int BITS, int GROUP>
+//   void multiply_rows(const GroupWeights<BITS, GROUP>* w, BlockedRows x, float* sums);
 //
-// sums[R][32] = fma(float(integer product), weight scale * activation scale, sums), the order of the product by rows.
+// sums[R][32] = fma(float(integer product) * weight scale, activation scale, sums) for each group in turn, the order of the
+// product by rows.
 #pragma once
 // This variant multiplies many rows at once.
 #define ESTREAM_BLOCKED
-#include "tile_rows.inl.h"
+#include <bit>
+
+#include "tiled.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-// One group of one panel: plane after plane of [GROUP / 4, 32 outputs, 4 inputs].
+// One group of one panel: unsigned codes as they are stored, a byte each, [GROUP / 4, 32 outputs, 4 inputs].
 template <int BITS, int GROUP>
 struct GroupWeights {
-  // A variant may split 8-bit weights into two planes, w = low + 16 * high, both within [-8, 8].
+  // A variant may split 8-bit codes into two planes of four bits, the lower first.
   static constexpr int kPlanes = BITS == 8 && kSplitBytes ? 2 : 1;
-  alignas(64) int8_t codes[kPlanes * GROUP * kPanel];
-  // What the activations' offset of 128 adds to the products, to be taken back: -128 * sum of weights.
-  alignas(64) int32_t corrections[kPanel];
+  const uint8_t* codes;
   F16 scales[2];
+  F16 starts[2];  // -kStartFloat times the scales, exact; only where that is not zero
 };
 
-// Activations stored with an offset of 128: the dot product takes unsigned bytes on one side only.
-struct UnsignedRows {
-  const uint8_t* codes;  // of the first row; rows are 64 bytes apart
-  int64_t next;          // from 64 columns to the next 64
-  const float* scales;   // one of each row
+// One group of one block of rows.
+struct BlockedRows {
+  const int8_t* codes;    // [GROUP / 4, kBlockRows, 4 inputs]
+  const float* scales;    // [kBlockRows]
+  const int32_t* starts;  // [kBlockRows]: the bits of kStartFloat, less the sum of the codes times the weights' offset
+
+  template <int GROUP>
+  ESTREAM_INLINE BlockedRows after(int64_t count) const {
+    return {codes + count * GROUP * kBlockRows, scales + count * kBlockRows, starts + count * kBlockRows};
+  }
 };
 
-template <int BITS>
-ESTREAM_INLINE void unpack_codes(const uint8_t* block, int group, int8_t* to) {
+// Writes the codes of one group to `to`, or leaves them where they are.
+template <int BITS, int GROUP>
+ESTREAM_INLINE GroupWeights<BITS, GROUP> unpack_weights(const uint8_t* __restrict block, uint8_t* __restrict to) {
+  GroupWeights<BITS, GROUP> w;
+  w.codes = to;
   if constexpr (BITS == 4) {
-    for (int step = 0; step < group / 8; step++, block += 128, to += 256)
+    for (int step = 0; step < GROUP / 8; step++)
       for (int i = 0; i < 128; i++) {
-        to[i] = static_cast<int8_t>((block[i] & 15) - 8);
-        to[128 + i] = static_cast<int8_t>((block[i] >> 4) - 8);
+        to[256 * step + i] = block[128 * step + i] & 15;
+        to[256 * step + 128 + i] = block[128 * step + i] >> 4;
       }
-  } else {
-    for (int i = 0; i < group * kPanel; i++) to[i] = static_cast<int8_t>(block[i] ^ 0x80);
-  }
-}
-
-template <int BITS, int GROUP>
-ESTREAM_INLINE void unpack_weights(const uint8_t* block, GroupWeights<BITS, GROUP>& w) {
-  unpack_codes<BITS>(block, GROUP, w.codes);
-  find_corrections(w.codes, GROUP, w.corrections);
-  if constexpr (w.kPlanes == 2)
+  } else if constexpr (w.kPlanes == 2) {
     for (int i = 0; i < GROUP * kPanel; i++) {
-      const int code = w.codes[i], low = ((code + 8) & 15) - 8;
-      w.codes[i] = static_cast<int8_t>(low);
-      w.codes[GROUP * kPanel + i] = static_cast<int8_t>((code - low) / 16);
+      to[i] = block[i] & 15;
+      to[GROUP * kPanel + i] = block[i] >> 4;
     }
+  } else {
+    w.codes = block;
+  }
   const auto* scales = reinterpret_cast<const uint16_t*>(block + 4 * BITS * GROUP);
-  w.scales[0] = load_half(scales);
-  w.scales[1] = load_half(scales + 16);
+  for (int half = 0; half < 2; half++) {
+    w.scales[half] = load_half(scales + 16 * half);
+    if constexpr (kStartFloat != 0.0f) w.starts[half] = w.scales[half] * set1(-kStartFloat);
+  }
+  return w;
 }
 
-// The rows that are left after whole blocks of R, in ever smaller blocks; padding makes up for the last.
-template <int R, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_all(const GroupWeights<BITS, GROUP>& w, UnsignedRows x, int count, float* sums) {
-  for (; count >= R; count -= R, x.codes += 64 * R, x.scales += R, sums += R * kPanel)
-    multiply_rows<R, BITS, GROUP>(w, x, sums);
-  if constexpr (R > 4) {
-    multiply_all<R - 4, BITS, GROUP>(w, x, count, sums);
-  } else if constexpr (R > 1 && R < 4) {
-    multiply_all<R - 1, BITS, GROUP>(w, x, count, sums);
-  } else if (count > 0) {
-    multiply_rows<R, BITS, GROUP>(w, x, sums);
+// Fetches the places that results of rows from `first` on go to.
+ESTREAM_INLINE void prefetch_rows(int first, int count, int panel, const PanelOutput& out) {
+  const bool narrow = out.write == Write::swiglu || out.write == Write::clamped_swiglu;
+  for (int r = first; r < first + count; r++) {
+    const float* row = out.data + (out.rows ? out.rows[r] : r) * out.stride + panel * (narrow ? 16 : kPanel);
+    __builtin_prefetch(row, 1);
+    if (!narrow) __builtin_prefetch(row + 16, 1);
   }
 }
 
+// The rows of one block that are there.
+template <int R, int N, int BITS, int GROUP>
+ESTREAM_INLINE void multiply_present(int count, const GroupWeights<BITS, GROUP>* w, const BlockedRows& x, float* sums) {
+  if constexpr (R > 1)
+    if (count < R) return multiply_present<R - 1, N>(count, w, x, sums);
+  multiply_rows<R, N>(w, x, sums);
+}
+
+// The product of one panel with all rows.
 template <int BITS, int GROUP>
-inline void panel_blocked(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
-                          float* sums) {
-  GroupWeights<BITS, GROUP> weights;
-  for (int i = 0; i < (count + 15) / 16 * 16 * kPanel; i += 16) store(sums + i, zero());
-  const uint8_t* block = w.data + panel * w.panel_bytes();
-  const int64_t next = static_cast<int64_t>(x.blocks) * kTileBytes;
-  for (int g = 0; g < w.groups(); g++, block += w.block_bytes()) {
-    prefetch_block(w, block);
-    unpack_weights<BITS, GROUP>(block, weights);
-    const auto* codes = reinterpret_cast<const uint8_t*>(x.codes) + g * GROUP / 64 * next + g * GROUP % 64;
-    const float* scales = x.scales + static_cast<int64_t>(g) * x.blocks * 16;
-    multiply_all<kBlockRows, BITS, GROUP>(weights, {codes, next, scales}, count, sums);
+struct BlockedPanel {
+  using Weights = GroupWeights<BITS, GROUP>;
+  static constexpr int kUnpackedBytes = Weights::kPlanes * GROUP * kPanel;
+  const PackedMatrix& w;
+  const int panel;
+  const TiledRows& x;
+  const int count;
+  const PanelOutput& out;
+  float* sums;
+
+  // N groups from `first` on; `rows` are those of its first block.
+  template <int N>
+  ESTREAM_INLINE void multiply_groups(int first, const BlockedRows& rows) const {
+    alignas(64) uint8_t unpacked[N * kUnpackedBytes];
+    Weights weights[N];
+    for (int n = 0; n < N; n++) {
+      const uint8_t* block = w.data + panel * w.panel_bytes() + (first + n) * w.block_bytes();
+      prefetch_block(w, block);
+      weights[n] = unpack_weights<BITS, GROUP>(block, unpacked + n * kUnpackedBytes);
+    }
+    const bool last = first + N == w.groups();
+    for (int b = 0; b < x.blocks; b++) {
+      const int row = b * kBlockRows, present = count - row < kBlockRows ? count - row : kBlockRows;
+      float* block_sums = sums + row * kPanel;
+      // Results leave block by block, so that misses of the cache overlap with products.
+      if (last) prefetch_rows(row, present, panel, out);
+      multiply_present<kBlockRows, N>(present, weights, rows.after<GROUP>(b * N), block_sums);
+      if (last) emit_rows(block_sums, row, present, panel, w.outputs, out);
+    }
   }
-  emit_rows(sums, count, panel, w.outputs, out);
-}
+  inline void multiply() const {
+    for (int i = 0; i < count * kPanel; i += 16) store(sums + i, zero());
+    const BlockedRows rows = {x.codes, x.scales, x.starts};
+    const int whole = w.groups() / kGroupsAtOnce * kGroupsAtOnce;
+    int g = 0;
+    for (; g < whole; g += kGroupsAtOnce) multiply_groups<kGroupsAtOnce>(g, rows.after<GROUP>(int64_t{g} * x.blocks));
+    for (; g < w.groups(); g++) multiply_groups<1>(g, rows.after<GROUP>(int64_t{g} * x.blocks));
+  }
+};
 
 inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                                float* scratch) {
-  for_layout(w, [&]<int BITS, int GROUP>() { panel_blocked<BITS, GROUP>(w, panel, x, count, out, scratch); });
+  for_layout(w, [&]<int BITS, int GROUP>() { BlockedPanel<BITS, GROUP>{w, panel, x, count, out, scratch}.multiply(); });
+}
+
+// One BlockedRows after another: [groups / N, blocks, N], where N is kGroupsAtOnce; groups that are left over come singly.
+inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int bits, int block, const TiledRows& to) {
+  const int group = x.columns / x.groups, offset = bits == 4 ? 8 : 128, whole = x.groups / kGroupsAtOnce * kGroupsAtOnce;
+  const int first = block * kBlockRows, present = count - first < kBlockRows ? count - first : kBlockRows;
+  for (int g = 0; g < x.groups; g++) {
+    const int at_once = g < whole ? kGroupsAtOnce : 1;
+    const int64_t place = (static_cast<int64_t>(g / at_once) * to.blocks + block) * at_once + g % at_once;
+    int8_t* words = to.codes + place * group * kBlockRows;
+    for (int r = 0; r < present; r++) {
+      const int64_t row = x_rows ? x_rows[first + r] : first + r;
+      const int8_t* codes = x.codes + row * x.columns + g * group;
+      for (int k = 0; k < group; k += 4) std::memcpy(words + k * kBlockRows + 4 * r, codes + k, 4);
+      to.scales[place * kBlockRows + r] = x.scales[row * x.groups + g];
+      to.starts[place * kBlockRows + r] = std::bit_cast<int32_t>(kStartFloat) - x.sums[row * x.groups + g] * offset;
+    }
+  }
 }
 
 }  // namespace estream::ESTREAM_VARIANT

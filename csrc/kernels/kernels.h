@@ -44,15 +44,13 @@ struct QuantizedRows {
   int groups;
 };
 
-// The same in the order in which many rows are read together: codes [columns / 64, blocks, 16, 64], padded, with the sign bit
-// flipped where the variant multiplies unsigned activations, and scales [groups, blocks, 16].
+// The same in the order in which a variant reads many rows together: blocks of Kernels::tiled_rows rows, padded.
 struct TiledRows {
-  int8_t* codes;
-  float* scales;
-  int columns;  // a multiple of 64
-  int blocks;   // of 16 rows
+  int8_t* codes;    // columns rounded up to 64 for each row
+  float* scales;    // groups of each row
+  int32_t* starts;  // the same; what integer sums begin with, where the variant wants it
+  int blocks;
 };
-constexpr int kTileBytes = 16 * 64;
 
 enum class Write {
   store,           // y[row] = value
@@ -201,9 +199,11 @@ struct Kernels {
   // Chooses the scales and codes of one group of a panel; a scale that overflows is infinite.
   void (*pack_block)(PackBlock& block);
   uint64_t (*checksum)(const void* data, size_t bytes);
-  // For many rows at once; null in the portable variant. Brings one block of 16 of the rows into tile order; then the same
-  // product for all of them, with the same bits. scratch holds 32 floats for each row, rounded up to 16 rows.
-  void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int block, const TiledRows& to);
+  // For many rows at once; null in the portable variant. Brings one block of tiled_rows of the rows into the order that the
+  // product with weights of `bits` wants; then the same product for all of them, with the same bits. scratch holds 32
+  // floats for each row, rounded up to whole blocks.
+  int tiled_rows;
+  void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int bits, int block, const TiledRows& to);
   void (*matmul_panel_tiled)(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                              float* scratch);
   // Chooses the scales and codes of a panel (docs/quantization.md).

@@ -4,7 +4,7 @@
 //   void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]);
 //   constexpr int kTileRows;   // the largest R
 //
-// sum[r][half] = over groups, in ascending order: fma(float(integer product), weight scale * activation scale, sum).
+// sum[r][half] = over groups, in ascending order: fma(float(integer product) * weight scale, activation scale, sum).
 #pragma once
 #include "float_ops.inl.h"
 

@@ -8,37 +8,33 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-// Three rows keep 12 accumulators in the 16 registers. Packs instead of loops: GCC 12 leaves accumulators in memory otherwise.
-ESTREAM_INLINE __m256i weights_at(const int8_t* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
+ESTREAM_INLINE __m256i weights_at(const uint8_t* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
 
 ESTREAM_INLINE void scale_row(const __m256i (&acc)[4], const F16 (&scales)[2], float row_scale, float* sums) {
   const F16 a = set1(row_scale);
   for (int half = 0; half < 2; half++) {
     const F16 product = {_mm256_cvtepi32_ps(acc[2 * half]), _mm256_cvtepi32_ps(acc[2 * half + 1])};
-    store(sums + 16 * half, fma(product, scales[half] * a, load(sums + 16 * half)));
+    store(sums + 16 * half, fma(product * scales[half], a, load(sums + 16 * half)));
   }
 }
 
+// Three rows keep 12 accumulators in the 16 registers. Packs instead of loops: GCC 12 leaves accumulators in memory otherwise.
 #if defined(__AVXVNNI__)
 
-template <size_t ROW>
-ESTREAM_INLINE void multiply_row(__m256i (&acc)[4], const uint8_t* codes, const int8_t* weights) {
-  const __m256i a = broadcast4(reinterpret_cast<const int8_t*>(codes) + 64 * ROW);
-  dot4_vnni(acc[0], a, weights);
-  dot4_vnni(acc[1], a, weights + 32);
-  dot4_vnni(acc[2], a, weights + 64);
-  dot4_vnni(acc[3], a, weights + 96);
-}
-
-template <int R, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>& w, const UnsignedRows& x, float* sums) {
+template <int R, int N, int BITS, int GROUP>
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const BlockedRows& x, float* sums) {
+  static_assert(N == 1);
+  const GroupWeights<BITS, GROUP>& w = *groups;
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
     __m256i acc[R][4];
-    const auto first = [&](int v) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(w.corrections) + v); };
-    ((acc[ROW][0] = first(0), acc[ROW][1] = first(1), acc[ROW][2] = first(2), acc[ROW][3] = first(3)), ...);
-    for (int k = 0; k < GROUP; k += 4) {
-      const uint8_t* codes = x.codes + k / 64 * x.next + k % 64;
-      (multiply_row<ROW>(acc[ROW], codes, w.codes + k * kPanel), ...);
+    ((acc[ROW][0] = acc[ROW][1] = acc[ROW][2] = acc[ROW][3] = _mm256_set1_epi32(x.starts[ROW])), ...);
+    const int8_t* words = x.codes;
+    for (int k = 0; k < GROUP; k += 4, words += 4 * kBlockRows) {
+      const __m256i a[R] = {broadcast4(words + 4 * ROW)...};
+      for (int v = 0; v < 4; v++) {
+        const __m256i weights = weights_at(w.codes + k * kPanel + 32 * v);
+        (dot4_vnni(acc[ROW][v], weights, a[ROW]), ...);
+      }
     }
     (scale_row(acc[ROW], w.scales, x.scales[ROW], sums + ROW * kPanel), ...);
   }(std::make_index_sequence<R>{});
@@ -46,14 +42,13 @@ ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>& w, const Unsi
 
 #else
 
-// Pairs of products in 16 bits: at most 2 * 255 * 8, so that eight steps of them fit.
-template <size_t ROW>
-ESTREAM_INLINE void multiply_row(__m256i (&acc)[4], const uint8_t* codes, const int8_t* weights) {
-  const __m256i a = broadcast4(reinterpret_cast<const int8_t*>(codes) + 64 * ROW);
-  acc[0] = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(a, weights_at(weights)));
-  acc[1] = _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(a, weights_at(weights + 32)));
-  acc[2] = _mm256_add_epi16(acc[2], _mm256_maddubs_epi16(a, weights_at(weights + 64)));
-  acc[3] = _mm256_add_epi16(acc[3], _mm256_maddubs_epi16(a, weights_at(weights + 96)));
+// Pairs of products in 16 bits: at most 2 * 15 * 127, so that eight steps of them fit.
+ESTREAM_INLINE void multiply_row(__m256i (&acc)[4], const int8_t* word, const uint8_t* weights) {
+  const __m256i a = broadcast4(word);
+  acc[0] = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(weights_at(weights), a));
+  acc[1] = _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(weights_at(weights + 32), a));
+  acc[2] = _mm256_add_epi16(acc[2], _mm256_maddubs_epi16(weights_at(weights + 64), a));
+  acc[3] = _mm256_add_epi16(acc[3], _mm256_maddubs_epi16(weights_at(weights + 96), a));
 }
 
 // total += factor * the pairs' sums.
@@ -64,25 +59,28 @@ ESTREAM_INLINE void widen_row(const __m256i (&acc)[4], __m256i* total) {
 
 // 32 inputs of one plane of weights; codes and weights are of the first of them.
 template <int R, int FACTOR>
-ESTREAM_INLINE void multiply_step(const int8_t* weights, const uint8_t* codes, __m256i (&total)[R][4]) {
+ESTREAM_INLINE void multiply_step(const uint8_t* weights, const int8_t* words, __m256i (&total)[R][4]) {
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
     __m256i acc[R][4];
     const __m256i none = _mm256_setzero_si256();
     ((acc[ROW][0] = none, acc[ROW][1] = none, acc[ROW][2] = none, acc[ROW][3] = none), ...);
-    for (int k = 0; k < 32; k += 4) (multiply_row<ROW>(acc[ROW], codes + k, weights + k * kPanel), ...);
+    for (int k = 0; k < 32; k += 4)
+      (multiply_row(acc[ROW], words + k * kBlockRows + 4 * ROW, weights + k * kPanel), ...);
     (widen_row<FACTOR>(acc[ROW], total[ROW]), ...);
   }(std::make_index_sequence<R>{});
 }
 
-template <int R, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>& w, const UnsignedRows& x, float* sums) {
+template <int R, int N, int BITS, int GROUP>
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const BlockedRows& x, float* sums) {
+  static_assert(N == 1);
+  const GroupWeights<BITS, GROUP>& w = *groups;
   __m256i total[R][4];
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < 4; v++) total[r][v] = _mm256_load_si256(reinterpret_cast<const __m256i*>(w.corrections) + v);
+    for (int v = 0; v < 4; v++) total[r][v] = _mm256_set1_epi32(x.starts[r]);
   for (int k = 0; k < GROUP; k += 32) {
-    const uint8_t* codes = x.codes + k / 64 * x.next + k % 64;
-    multiply_step<R, 1>(w.codes + k * kPanel, codes, total);
-    if constexpr (w.kPlanes == 2) multiply_step<R, 16>(w.codes + (GROUP + k) * kPanel, codes, total);
+    const int8_t* words = x.codes + k * kBlockRows;
+    multiply_step<R, 1>(w.codes + k * kPanel, words, total);
+    if constexpr (w.kPlanes == 2) multiply_step<R, 16>(w.codes + (GROUP + k) * kPanel, words, total);
   }
   for (int r = 0; r < R; r++) scale_row(total[r], w.scales, x.scales[r], sums + r * kPanel);
 }

@@ -8,32 +8,45 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-template <size_t ROW, int GROUP>
-ESTREAM_INLINE void multiply_row(__m512i (&acc)[2], const uint8_t* codes, __m512i w0, __m512i w1) {
-  const __m512i a = broadcast4(reinterpret_cast<const int8_t*>(codes) + 64 * ROW);
-  dot4(acc[0], a, w0);
-  dot4(acc[1], a, w1);
+// One word of activations for all lanes comes with the instruction itself.
+ESTREAM_INLINE void dot4_word(__m512i& acc, __m512i unsigned4, const int8_t* word) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(unsigned4), "m"(*reinterpret_cast<const int32_t*>(word)));
 }
 
-ESTREAM_INLINE void scale_row(const __m512i (&acc)[2], const F16 (&scales)[2], float row_scale, float* sums) {
+ESTREAM_INLINE void multiply_row(__m512i (&acc)[2], const int8_t* word, __m512i w0, __m512i w1) {
+  dot4_word(acc[0], w0, word);
+  dot4_word(acc[1], w1, word);
+}
+
+// The integer sums are floats of kStartFloat and the product already, so that one operation scales what a conversion and a
+// multiplication would, with the same rounding.
+template <int BITS, int GROUP>
+ESTREAM_INLINE void scale_row(const __m512i (&acc)[2], const GroupWeights<BITS, GROUP>& w, float row_scale, F16 (&sum)[2]) {
   const F16 a = set1(row_scale);
-  store(sums, fma({_mm512_cvtepi32_ps(acc[0])}, scales[0] * a, load(sums)));
-  store(sums + 16, fma({_mm512_cvtepi32_ps(acc[1])}, scales[1] * a, load(sums + 16)));
+  for (int half = 0; half < 2; half++)
+    sum[half] = fma(fma({_mm512_castsi512_ps(acc[half])}, w.scales[half], w.starts[half]), a, sum[half]);
 }
 
 // Packs instead of loops over rows: GCC 12 leaves the accumulators in memory otherwise.
-template <int R, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>& w, const UnsignedRows& x, float* sums) {
+template <int R, int N, int BITS, int GROUP>
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* w, BlockedRows x, float* sums) {
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
-    __m512i acc[R][2];
-    const __m512i first[2] = {_mm512_load_si512(w.corrections), _mm512_load_si512(w.corrections + 16)};
-    ((acc[ROW][0] = first[0], acc[ROW][1] = first[1]), ...);
-    for (int k = 0; k < GROUP; k += 4) {
-      const uint8_t* codes = x.codes + k / 64 * x.next + k % 64;
-      const __m512i w0 = _mm512_load_si512(w.codes + k * kPanel), w1 = _mm512_load_si512(w.codes + k * kPanel + 64);
-      (multiply_row<ROW, GROUP>(acc[ROW], codes, w0, w1), ...);
+    F16 sum[R][2];
+    ((sum[ROW][0] = load(sums + ROW * kPanel), sum[ROW][1] = load(sums + ROW * kPanel + 16)), ...);
+#pragma GCC unroll 2
+    for (int n = 0; n < N; n++, w++, x = x.after<GROUP>(1)) {
+      __m512i acc[R][2];
+      ((acc[ROW][0] = acc[ROW][1] = _mm512_set1_epi32(x.starts[ROW])), ...);
+      const uint8_t* codes = w->codes;
+      const int8_t* words = x.codes;
+#pragma GCC unroll 8
+      for (int k = 0; k < GROUP; k += 4, words += 4 * kBlockRows, codes += 4 * kPanel) {
+        const __m512i w0 = _mm512_load_si512(codes), w1 = _mm512_load_si512(codes + 64);
+        (multiply_row(acc[ROW], words + 4 * ROW, w0, w1), ...);
+      }
+      (scale_row(acc[ROW], *w, x.scales[ROW], sum[ROW]), ...);
     }
-    (scale_row(acc[ROW], w.scales, x.scales[ROW], sums + ROW * kPanel), ...);
+    ((store(sums + ROW * kPanel, sum[ROW][0]), store(sums + ROW * kPanel + 16, sum[ROW][1])), ...);
   }(std::make_index_sequence<R>{});
 }
 

@@ -2,9 +2,11 @@
 // order once for all panels of a matrix; few rows go the way of AVX-512 VNNI. Both give the same bits: the same exact
 // integers, scaled and summed in the same order.
 #pragma once
-#include "tile_rows.inl.h"
+#include "tiled.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
+
+constexpr int kTileBytes = 16 * 64;
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -73,8 +75,25 @@ inline void scale_block(const int32_t (&products)[2][16][16], const float* row_s
     const F16 a = set1(row_scales[r]);
     const F16 p0 = {_mm512_cvtepi32_ps(_mm512_load_si512(products[0][r]))};
     const F16 p1 = {_mm512_cvtepi32_ps(_mm512_load_si512(products[1][r]))};
-    store(sum, fma(p0, s0 * a, load(sum)));
-    store(sum + 16, fma(p1, s1 * a, load(sum + 16)));
+    store(sum, fma(p0 * s0, a, load(sum)));
+    store(sum + 16, fma(p1 * s1, a, load(sum + 16)));
+  }
+}
+
+// Codes [columns / 64, blocks, 16, 64] and scales [groups, blocks, 16], padded with zeros.
+inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int /*bits*/, int block, const TiledRows& to) {
+  const int present = count - block * 16 < 16 ? count - block * 16 : 16;
+  for (int r = 0; r < 16; r++) {
+    const int64_t row = r >= present ? 0 : x_rows ? x_rows[block * 16 + r] : block * 16 + r;
+    const int8_t* codes = x.codes + row * x.columns;
+    for (int k = 0; k < x.columns; k += 64) {
+      int8_t* out = to.codes + (static_cast<int64_t>(k / 64) * to.blocks + block) * kTileBytes + r * 64;
+      const int width = r >= present ? 0 : x.columns - k < 64 ? x.columns - k : 64;
+      if (width < 64) std::memset(out, 0, 64);
+      std::memcpy(out, codes + k, width);
+    }
+    for (int g = 0; g < x.groups; g++)
+      to.scales[(static_cast<int64_t>(g) * to.blocks + block) * 16 + r] = r < present ? x.scales[row * x.groups + g] : 0.0f;
   }
 }
 
@@ -107,7 +126,7 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
     }
   }
   _tile_release();
-  emit_rows(sums, count, panel, w.outputs, out);
+  emit_rows(sums, 0, count, panel, w.outputs, out);
 }
 
 inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,

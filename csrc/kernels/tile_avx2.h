@@ -11,6 +11,8 @@ namespace estream::ESTREAM_VARIANT {
 constexpr int kTileRows = 2;
 // Against unpacked weights three rows keep 12 accumulators in the 16 registers.
 constexpr int kBlockRows = 3;
+constexpr int kGroupsAtOnce = 1;
+constexpr float kStartFloat = 0.0f;
 
 inline __m256i broadcast4(const int8_t* p) {
   int32_t word;
@@ -21,10 +23,10 @@ inline __m256i broadcast4(const int8_t* p) {
 #if defined(__AVXVNNI__)
 constexpr bool kSplitBytes = false;
 
-// acc += dot of four unsigned bytes of a and four signed bytes of the weights at p. Assembly because GCC 12 copies the
-// accumulator of its own intrinsic around each use.
-ESTREAM_INLINE void dot4_vnni(__m256i& acc, __m256i a, const int8_t* p) {
-  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(a), "m"(*reinterpret_cast<const __m256i*>(p)));
+// acc += dot of four unsigned bytes of w and four signed bytes of a. Assembly because GCC 12 copies the accumulator of its
+// own intrinsic around each use.
+ESTREAM_INLINE void dot4_vnni(__m256i& acc, __m256i w, __m256i a) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(a));
 }
 #else
 // Whole bytes would overflow the 16 bits in which AVX2 adds pairs of products.
@@ -47,19 +49,6 @@ inline __m256i dot4(__m256i acc, __m256i w, __m256i a) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(odd_w, odd_a));
   }
 #endif
-}
-
-// corrections[32] = -128 * the sums over a group of weights [group / 4, 32, 4].
-inline void find_corrections(const int8_t* codes, int group, int32_t* corrections) {
-  const __m256i one = _mm256_set1_epi8(1), offset = _mm256_set1_epi16(-128);
-  for (int v = 0; v < 4; v++) {
-    __m256i sum = _mm256_setzero_si256();
-    for (int k = 0; k < group; k += 4) {
-      const __m256i w = _mm256_load_si256(reinterpret_cast<const __m256i*>(codes + k * 32 + 32 * v));
-      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(one, w), offset));
-    }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(corrections) + v, sum);
-  }
 }
 
 template <int R, int BITS, int GROUP>
@@ -93,7 +82,7 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
       const F16 w = load_half(scales + 16 * half);
       for (int r = 0; r < R; r++) {
         const F16 product = {_mm256_cvtepi32_ps(acc[r][2 * half]), _mm256_cvtepi32_ps(acc[r][2 * half + 1])};
-        sum[r][half] = fma(product, w * set1(x.scales[r][g]), sum[r][half]);
+        sum[r][half] = fma(product * w, set1(x.scales[r][g]), sum[r][half]);
       }
     }
     panel += 64;

@@ -10,9 +10,12 @@ namespace estream::ESTREAM_VARIANT {
 
 // Two halves of six rows keep 12 integer and 12 float accumulators in the 32 registers, with room for the weights.
 constexpr int kTileRows = 6;
-// Against unpacked weights 12 rows keep 24 accumulators.
-constexpr int kBlockRows = 12;
+// Against unpacked weights seven rows keep 14 accumulators, and 14 sums from one group to the next.
+constexpr int kBlockRows = 7;
+constexpr int kGroupsAtOnce = 2;
 constexpr bool kSplitBytes = false;
+// Floats around it lie 1 apart, so that the bits of it and a whole number added are those of their sum.
+constexpr float kStartFloat = 12582912.0f;  // 1.5 * 2^23
 
 inline __m512i broadcast4(const int8_t* p) {
   int32_t word;
@@ -24,20 +27,6 @@ inline __m512i broadcast4(const int8_t* p) {
 // intrinsic around each use, at the cost of half the products.
 ESTREAM_INLINE void dot4(__m512i& acc, __m512i unsigned4, __m512i signed4) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(unsigned4), "v"(signed4));
-}
-
-// corrections[32] = -128 * the sums over a group of weights [group / 4, 32, 4].
-inline void find_corrections(const int8_t* codes, int group, int32_t* corrections) {
-  const __m512i offset = _mm512_set1_epi8(-128);
-  for (int half = 0; half < 2; half++) {
-    __m512i even = _mm512_setzero_si512(), odd = even;
-    for (int k = 0; k < group; k += 8, codes += 256) {
-      dot4(even, offset, _mm512_load_si512(codes + 64 * half));
-      dot4(odd, offset, _mm512_load_si512(codes + 64 * half + 128));
-    }
-    codes -= group * 32;
-    _mm512_store_si512(corrections + 16 * half, _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_add_epi32(even, odd)));
-  }
 }
 
 template <int R, int BITS, int GROUP>
@@ -76,8 +65,8 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
     const F16 s0 = load_half(scales), s1 = load_half(scales + 16);
     for (int r = 0; r < R; r++) {
       const F16 a = set1(x.scales[r][g]);
-      sum[r][0] = fma({_mm512_cvtepi32_ps(acc[r][0])}, s0 * a, sum[r][0]);
-      sum[r][1] = fma({_mm512_cvtepi32_ps(acc[r][1])}, s1 * a, sum[r][1]);
+      sum[r][0] = fma(F16{_mm512_cvtepi32_ps(acc[r][0])} * s0, a, sum[r][0]);
+      sum[r][1] = fma(F16{_mm512_cvtepi32_ps(acc[r][1])} * s1, a, sum[r][1]);
     }
     panel += 64;
   }

@@ -57,7 +57,7 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
       const F16 scale = load_half(reinterpret_cast<const uint16_t*>(block + kCodesBytes) + 16 * half);
       for (int r = 0; r < R; r++) {
         const F16 product = each([&](int v) { return vcvtq_f32_s32(acc[r][v]); });
-        sum[r][half] = fma(product, scale * set1(x.scales[r][g]), sum[r][half]);
+        sum[r][half] = fma(product * scale, set1(x.scales[r][g]), sum[r][half]);
       }
     }
   }

@@ -93,7 +93,7 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
           const int32x4_t product =
               r % 2 == 0 ? vcombine_s32(vget_low_s32(a), vget_low_s32(b)) : vcombine_s32(vget_high_s32(a), vget_high_s32(b));
           float32x4_t& to = sum[r][quarter / 2].v[quarter % 2 * 2 + v];
-          to = vfmaq_f32(to, vcvtq_f32_s32(product), vmulq_n_f32(scale, x.scales[r][g]));
+          to = vfmaq_n_f32(to, vmulq_f32(vcvtq_f32_s32(product), scale), x.scales[r][g]);
         }
       }
     }

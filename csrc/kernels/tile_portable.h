@@ -37,7 +37,7 @@ inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 
       const F16 w = load_half(scales + 16 * half);
       for (int r = 0; r < R; r++) {
         const F16 product = each([&](int i) { return static_cast<float>(acc[r][16 * half + i]); });
-        sum[r][half] = fma(product, w * set1(x.scales[r][g]), sum[r][half]);
+        sum[r][half] = fma(product * w, set1(x.scales[r][g]), sum[r][half]);
       }
     }
     panel += 64;

@@ -20,13 +20,14 @@ constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
   return {name,   rms_norm, layer_norm, quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
-          linear, add,      pack_block, checksum,     nullptr, nullptr,      calibrate_panel,    {}};
+          linear, add,      pack_block, checksum,     0,       nullptr,      nullptr,            calibrate_panel, {}};
 }
 
 #if defined(ESTREAM_BLOCKED)
 constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
-  kernels.tile_rows = tile_rows<0x80>;
+  kernels.tiled_rows = kBlockRows;
+  kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak};
   return kernels;
@@ -45,7 +46,8 @@ constexpr Kernels bf16_table(Kernels kernels) {
 constexpr Kernels tiled_table(const char* name) {
   Kernels kernels = bf16_table(table(name));
   kernels.attention.attend = attend_tiled;
-  kernels.tile_rows = tile_rows<0>;
+  kernels.tiled_rows = 16;
+  kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak, bfloat_peak, byte_tile_peak, bfloat_tile_peak};
   return kernels;
