@@ -14,8 +14,6 @@ constexpr int kMaxGroup = 128;
 constexpr int kRowBlock = 192;
 // With what any variant pads the last block to.
 constexpr int kTiledRows = kRowBlock + 16;
-// From so many rows on, matrix instructions beat the product by rows.
-constexpr int kFewestTiledRows = 8;
 // Rows per task where a row is little work.
 constexpr int kSmallRows = 16;
 
@@ -118,7 +116,7 @@ void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, cons
 
 void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out) {
   const Timed timed(*this, Work::products);
-  if (!x.floats && kernels_.matmul_panel_tiled && count >= kFewestTiledRows)
+  if (!x.floats && kernels_.matmul_panel_tiled && count >= kernels_.fewest_tiled_rows)
     return tiled_panels(w, x.quantized, x_rows, count, out);
   const int panels = w.panels();
   pool_.run(panels * blocks(count, kRowBlock), [&](int task, int thread) {

@@ -42,6 +42,26 @@ struct BlockedRows {
   }
 };
 
+template <int BITS, int GROUP>
+ESTREAM_INLINE void load_scales(const uint16_t* scales, GroupWeights<BITS, GROUP>& w) {
+  for (int half = 0; half < 2; half++) {
+    w.scales[half] = load_half(scales + 16 * half);
+    if constexpr (kStartFloat != 0.0f) w.starts[half] = w.scales[half] * set1(-kStartFloat);
+  }
+}
+
+// Where one group of one block lies, in groups of blocks: [groups / N, blocks, N], where N is kGroupsAtOnce; groups that are
+// left over come singly.
+ESTREAM_INLINE int64_t place_of(int g, int groups, int block, int blocks) {
+  const int at_once = g < groups / kGroupsAtOnce * kGroupsAtOnce ? kGroupsAtOnce : 1;
+  return (static_cast<int64_t>(g / at_once) * blocks + block) * at_once + g % at_once;
+}
+
+template <int GROUP>
+ESTREAM_INLINE BlockedRows rows_at(const TiledRows& x, int64_t place) {
+  return BlockedRows{x.codes, x.scales, x.starts}.after<GROUP>(place);
+}
+
 // Writes the codes of one group to `to`, or leaves them where they are.
 template <int BITS, int GROUP>
 ESTREAM_INLINE GroupWeights<BITS, GROUP> unpack_weights(const uint8_t* __restrict block, uint8_t* __restrict to) {
@@ -61,11 +81,7 @@ ESTREAM_INLINE GroupWeights<BITS, GROUP> unpack_weights(const uint8_t* __restric
   } else {
     w.codes = block;
   }
-  const auto* scales = reinterpret_cast<const uint16_t*>(block + 4 * BITS * GROUP);
-  for (int half = 0; half < 2; half++) {
-    w.scales[half] = load_half(scales + 16 * half);
-    if constexpr (kStartFloat != 0.0f) w.starts[half] = w.scales[half] * set1(-kStartFloat);
-  }
+  load_scales(reinterpret_cast<const uint16_t*>(block + 4 * BITS * GROUP), w);
   return w;
 }
 
@@ -86,6 +102,11 @@ ESTREAM_INLINE void multiply_present(int count, const GroupWeights<BITS, GROUP>*
     if (count < R) return multiply_present<R - 1, N>(count, w, x, sums);
   multiply_rows<R, N>(w, x, sums);
 }
+
+// Where a variant's kPackedRows is not 0, this too: all groups of a panel times R rows of one block, weights unpacked on the
+// way.
+template <int R, int BITS, int GROUP>
+inline void multiply_packed(const PackedMatrix& w, int panel, const TiledRows& x, int block, float* sums);
 
 // The product of one panel with all rows.
 template <int BITS, int GROUP>
@@ -119,13 +140,28 @@ struct BlockedPanel {
       if (last) emit_rows(block_sums, row, present, panel, w.outputs, out);
     }
   }
+  // One block after another with weights that are unpacked on the way.
+  template <int R>
+  ESTREAM_INLINE void multiply_packed_block(int block, int present) const {
+    if constexpr (R > 1)
+      if (present < R) return multiply_packed_block<R - 1>(block, present);
+    multiply_packed<R, BITS, GROUP>(w, panel, x, block, sums);
+    emit_rows(sums, block * kBlockRows, R, panel, w.outputs, out);
+  }
+  inline void multiply_few() const {
+    for (int b = 0; b < x.blocks; b++) {
+      const int left = count - b * kBlockRows;
+      multiply_packed_block<kBlockRows>(b, left < kBlockRows ? left : kBlockRows);
+    }
+  }
   inline void multiply() const {
+    if constexpr (kPackedRows > 0)
+      if (count <= kPackedRows) return multiply_few();
     for (int i = 0; i < count * kPanel; i += 16) store(sums + i, zero());
-    const BlockedRows rows = {x.codes, x.scales, x.starts};
     const int whole = w.groups() / kGroupsAtOnce * kGroupsAtOnce;
     int g = 0;
-    for (; g < whole; g += kGroupsAtOnce) multiply_groups<kGroupsAtOnce>(g, rows.after<GROUP>(int64_t{g} * x.blocks));
-    for (; g < w.groups(); g++) multiply_groups<1>(g, rows.after<GROUP>(int64_t{g} * x.blocks));
+    for (; g < whole; g += kGroupsAtOnce) multiply_groups<kGroupsAtOnce>(g, rows_at<GROUP>(x, int64_t{g} * x.blocks));
+    for (; g < w.groups(); g++) multiply_groups<1>(g, rows_at<GROUP>(x, int64_t{g} * x.blocks));
   }
 };
 
@@ -134,20 +170,28 @@ inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows
   for_layout(w, [&]<int BITS, int GROUP>() { BlockedPanel<BITS, GROUP>{w, panel, x, count, out, scratch}.multiply(); });
 }
 
-// One BlockedRows after another: [groups / N, blocks, N], where N is kGroupsAtOnce; groups that are left over come singly.
+// Puts the words of 32 inputs of one row among those of its block.
+ESTREAM_INLINE void spread(const int8_t* __restrict from, int8_t* __restrict to) {
+  int32_t words[8];
+  std::memcpy(words, from, sizeof words);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) std::memcpy(to + 4 * kBlockRows * i, words + i, 4);
+}
+
 inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int bits, int block, const TiledRows& to) {
-  const int group = x.columns / x.groups, offset = bits == 4 ? 8 : 128, whole = x.groups / kGroupsAtOnce * kGroupsAtOnce;
-  const int first = block * kBlockRows, present = count - first < kBlockRows ? count - first : kBlockRows;
-  for (int g = 0; g < x.groups; g++) {
-    const int at_once = g < whole ? kGroupsAtOnce : 1;
-    const int64_t place = (static_cast<int64_t>(g / at_once) * to.blocks + block) * at_once + g % at_once;
-    int8_t* words = to.codes + place * group * kBlockRows;
-    for (int r = 0; r < present; r++) {
-      const int64_t row = x_rows ? x_rows[first + r] : first + r;
-      const int8_t* codes = x.codes + row * x.columns + g * group;
-      for (int k = 0; k < group; k += 4) std::memcpy(words + k * kBlockRows + 4 * r, codes + k, 4);
-      to.scales[place * kBlockRows + r] = x.scales[row * x.groups + g];
-      to.starts[place * kBlockRows + r] = std::bit_cast<int32_t>(kStartFloat) - x.sums[row * x.groups + g] * offset;
+  const int group = x.columns / x.groups, offset = bits == 4 ? 8 : 128;
+  for (int r = 0; r < kBlockRows && block * kBlockRows + r < count; r++) {
+    const int index = block * kBlockRows + r;
+    const int64_t row = x_rows ? x_rows[index] : index;
+    const int8_t* codes = x.codes + row * x.columns;
+    const float* scales = x.scales + row * x.groups;
+    const int32_t* sums = x.sums + row * x.groups;
+    for (int g = 0; g < x.groups; g++, codes += group) {
+      const int64_t place = place_of(g, x.groups, block, to.blocks);
+      int8_t* words = to.codes + place * group * kBlockRows + 4 * r;
+      for (int k = 0; k < group; k += 32) spread(codes + k, words + k * kBlockRows);
+      to.scales[place * kBlockRows + r] = scales[g];
+      to.starts[place * kBlockRows + r] = std::bit_cast<int32_t>(kStartFloat) - sums[g] * offset;
     }
   }
 }

@@ -203,6 +203,7 @@ struct Kernels {
   // product with weights of `bits` wants; then the same product for all of them, with the same bits. scratch holds 32
   // floats for each row, rounded up to whole blocks.
   int tiled_rows;
+  int fewest_tiled_rows;  // for fewer the product by rows is faster
   void (*tile_rows)(const QuantizedRows& x, const int32_t* x_rows, int count, int bits, int block, const TiledRows& to);
   void (*matmul_panel_tiled)(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
                              float* scratch);

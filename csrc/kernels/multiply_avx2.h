@@ -8,7 +8,7 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-ESTREAM_INLINE __m256i weights_at(const uint8_t* p) { return _mm256_load_si256(reinterpret_cast<const __m256i*>(p)); }
+ESTREAM_INLINE __m256i weights_at(const uint8_t* p) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)); }
 
 ESTREAM_INLINE void scale_row(const __m256i (&acc)[4], const F16 (&scales)[2], float row_scale, float* sums) {
   const F16 a = set1(row_scale);
@@ -64,8 +64,7 @@ ESTREAM_INLINE void multiply_step(const uint8_t* weights, const int8_t* words, _
     __m256i acc[R][4];
     const __m256i none = _mm256_setzero_si256();
     ((acc[ROW][0] = none, acc[ROW][1] = none, acc[ROW][2] = none, acc[ROW][3] = none), ...);
-    for (int k = 0; k < 32; k += 4)
-      (multiply_row(acc[ROW], words + k * kBlockRows + 4 * ROW, weights + k * kPanel), ...);
+    for (int k = 0; k < 32; k += 4) (multiply_row(acc[ROW], words + k * kBlockRows + 4 * ROW, weights + k * kPanel), ...);
     (widen_row<FACTOR>(acc[ROW], total[ROW]), ...);
   }(std::make_index_sequence<R>{});
 }

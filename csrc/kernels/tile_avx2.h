@@ -12,6 +12,7 @@ constexpr int kTileRows = 2;
 // Against unpacked weights three rows keep 12 accumulators in the 16 registers.
 constexpr int kBlockRows = 3;
 constexpr int kGroupsAtOnce = 1;
+constexpr int kPackedRows = 0;
 constexpr float kStartFloat = 0.0f;
 
 inline __m256i broadcast4(const int8_t* p) {

@@ -19,14 +19,33 @@ inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(da
 constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
-  return {name,   rms_norm, layer_norm, quantize_row, rope,    matmul_panel, matmul_panel_float, router, float32, float32,
-          linear, add,      pack_block, checksum,     0,       nullptr,      nullptr,            calibrate_panel, {}};
+  return {name,
+          rms_norm,
+          layer_norm,
+          quantize_row,
+          rope,
+          matmul_panel,
+          matmul_panel_float,
+          router,
+          float32,
+          float32,
+          linear,
+          add,
+          pack_block,
+          checksum,
+          0,
+          0,
+          nullptr,
+          nullptr,
+          calibrate_panel,
+          {}};
 }
 
 #if defined(ESTREAM_BLOCKED)
 constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
   kernels.tiled_rows = kBlockRows;
+  kernels.fewest_tiled_rows = kPackedRows > 0 ? 1 : 8;
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak};
@@ -47,6 +66,7 @@ constexpr Kernels tiled_table(const char* name) {
   Kernels kernels = bf16_table(table(name));
   kernels.attention.attend = attend_tiled;
   kernels.tiled_rows = 16;
+  kernels.fewest_tiled_rows = 8;
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak, bfloat_peak, byte_tile_peak, bfloat_tile_peak};
