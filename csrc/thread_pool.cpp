@@ -36,7 +36,7 @@ bool spin(Done&& done) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : shares_(threads) {
   try {
     for (int i = 1; i < threads; i++) workers_.emplace_back([this, i] { worker(i); });
   } catch (...) {
@@ -64,7 +64,10 @@ void ThreadPool::run_erased(int count, Call call, void* context) {
   call_ = call;
   context_ = context;
   count_ = count;
-  next_.store(0, std::memory_order_relaxed);
+  for (int t = 0; t < threads(); t++) {
+    shares_[t].next.store(static_cast<int>(int64_t{count} * t / threads()), std::memory_order_relaxed);
+    shares_[t].end = static_cast<int>(int64_t{count} * (t + 1) / threads());
+  }
   const uint64_t generation = (state_.load() >> 32) + 1;
   state_.store(generation << 32 | kOpen);
   if (sleepers_.load() > 0) {
@@ -79,7 +82,14 @@ void ThreadPool::run_erased(int count, Call call, void* context) {
 }
 
 void ThreadPool::take_tasks(int thread) {
-  for (int i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(context_, i, thread);
+  for (int t = 0; t < threads(); t++) {
+    Share& share = shares_[(thread + t) % threads()];
+    // Looking first keeps those who find nothing from writing to what others use.
+    while (share.next.load(std::memory_order_relaxed) < share.end) {
+      const int i = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (i < share.end) call_(context_, i, thread);
+    }
+  }
 }
 
 bool ThreadPool::has_news(uint32_t generation) const {

@@ -1,5 +1,6 @@
-// The compute threads. A run hands out task indices one at a time, so that a thread held up elsewhere (a reader lane on
-// the same core) only delays the task it has begun; which thread computes a task never changes its result.
+// The compute threads. Each begins with its own share of the task indices, the same in every run of as many, whose results
+// its caches may still hold; then it takes what others have not begun, one at a time, so that a thread held up elsewhere
+// (a reader lane on the same core) only delays the task it has begun. Which thread computes a task never changes its result.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -43,7 +44,11 @@ class ThreadPool {
   Call call_ = nullptr;
   void* context_ = nullptr;
   int count_ = 0;
-  std::atomic<int> next_{0};
+  struct alignas(64) Share {
+    std::atomic<int> next{0};
+    int end = 0;
+  };
+  std::vector<Share> shares_;
 
   std::mutex mutex_;
   std::condition_variable wake_;
