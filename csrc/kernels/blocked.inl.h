@@ -50,6 +50,14 @@ ESTREAM_INLINE void load_scales(const uint16_t* scales, GroupWeights<BITS, GROUP
   }
 }
 
+// How rows are dealt out to blocks: evenly, as a block of few leaves the arithmetic idle.
+struct Dealt {
+  const int base, larger;  // the first `larger` blocks have one row more than `base`
+  ESTREAM_INLINE Dealt(int count, int blocks) : base(count / blocks), larger(count % blocks) {}
+  ESTREAM_INLINE int first(int block) const { return base * block + (block < larger ? block : larger); }
+  ESTREAM_INLINE int rows(int block) const { return base + (block < larger); }
+};
+
 // Where one group of one block lies, in groups of blocks: [groups / N, blocks, N], where N is kGroupsAtOnce; groups that are
 // left over come singly.
 ESTREAM_INLINE int64_t place_of(int g, int groups, int block, int blocks) {
@@ -119,6 +127,7 @@ struct BlockedPanel {
   const int count;
   const PanelOutput& out;
   float* sums;
+  const Dealt dealt{count, x.blocks};
 
   // N groups from `first` on; `rows` are those of its first block.
   template <int N>
@@ -132,7 +141,7 @@ struct BlockedPanel {
     }
     const bool last = first + N == w.groups();
     for (int b = 0; b < x.blocks; b++) {
-      const int row = b * kBlockRows, present = count - row < kBlockRows ? count - row : kBlockRows;
+      const int row = dealt.first(b), present = dealt.rows(b);
       float* block_sums = sums + row * kPanel;
       // Results leave block by block, so that misses of the cache overlap with products.
       if (last) prefetch_rows(row, present, panel, out);
@@ -142,17 +151,14 @@ struct BlockedPanel {
   }
   // One block after another with weights that are unpacked on the way.
   template <int R>
-  ESTREAM_INLINE void multiply_packed_block(int block, int present) const {
+  ESTREAM_INLINE void multiply_packed_block(int block, int row, int present) const {
     if constexpr (R > 1)
-      if (present < R) return multiply_packed_block<R - 1>(block, present);
+      if (present < R) return multiply_packed_block<R - 1>(block, row, present);
     multiply_packed<R, BITS, GROUP>(w, panel, x, block, sums);
-    emit_rows(sums, block * kBlockRows, R, panel, w.outputs, out);
+    emit_rows(sums, row, R, panel, w.outputs, out);
   }
   inline void multiply_few() const {
-    for (int b = 0; b < x.blocks; b++) {
-      const int left = count - b * kBlockRows;
-      multiply_packed_block<kBlockRows>(b, left < kBlockRows ? left : kBlockRows);
-    }
+    for (int b = 0; b < x.blocks; b++) multiply_packed_block<kBlockRows>(b, dealt.first(b), dealt.rows(b));
   }
   inline void multiply() const {
     if constexpr (kPackedRows > 0)
@@ -180,8 +186,9 @@ ESTREAM_INLINE void spread(const int8_t* __restrict from, int8_t* __restrict to)
 
 inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int bits, int block, const TiledRows& to) {
   const int group = x.columns / x.groups, offset = bits == 4 ? 8 : 128;
-  for (int r = 0; r < kBlockRows && block * kBlockRows + r < count; r++) {
-    const int index = block * kBlockRows + r;
+  const Dealt dealt(count, to.blocks);
+  for (int r = 0; r < dealt.rows(block); r++) {
+    const int index = dealt.first(block) + r;
     const int64_t row = x_rows ? x_rows[index] : index;
     const int8_t* codes = x.codes + row * x.columns;
     const float* scales = x.scales + row * x.groups;
