@@ -1,181 +1,247 @@
-// Causal attention that never builds the matrix of scores: blocks of queries walk over blocks of keys, keeping a running
-// maximum and sum per query. Source: T. Dao et al., FlashAttention (arXiv 2205.14135); online softmax: M. Milakov and
-// N. Gimelshein (arXiv 1805.02867). Key blocks are counted from the sequence's start and a masked key adds an exact
-// zero, so a query's result does not depend on the queries beside it.
+// Causal attention in float32 that never builds the matrix of scores: blocks of queries walk over blocks of keys, keeping a
+// running maximum and sum per query. Source: T. Dao et al., FlashAttention (arXiv 2205.14135); online softmax: M. Milakov and
+// N. Gimelshein (arXiv 1805.02867).
 //
-// How scores and weighted values are computed is a parameter: in float32 here, in bfloat16 where the processor has it.
+// Sixteen queries lie in a vector, so softmax needs no sum across lanes, and both products multiply a vector of queries with
+// single elements of neighbouring addresses: of a key, then of a value. Lanes never meet, key blocks are counted from the
+// sequence's start, and a masked key adds an exact zero: a query's result does not depend on the queries beside it.
 #pragma once
 #include "float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-// The scratch of one job, cut up.
-struct AttentionBlock {
+// Of scores, so far below all others that its weight is zero even beside the maximum that no key has raised yet.
+constexpr float kMasked = -1e30f, kNoMaximum = -1e20f;
+// Scores are computed for whole steps of keys.
+constexpr int kKeyStep = 8;
+static_assert(kKeyStep % kOuterScalars == 0 && kKeyStep % 4 == 0);
+
+// The scratch of one job, cut up. Queries are the innermost dimension of all.
+struct FloatAttention {
   const AttentionJob& job;
   int64_t value_stride;
-  float* scores;        // [kQueryBlock, kKeysAtOnce]
-  float* sums;          // [kQueryBlock, value_stride]
-  uint16_t* queries16;  // [kQueryBlock, head_dim], for bfloat16
-  uint16_t* weights16;  // [kQueryBlock, kKeysAtOnce], for bfloat16
+  float* queries;  // [head_dim, kFloatQueryBlock]
+  float* scores;   // [kKeysAtOnce, kFloatQueryBlock], then the weights
+  float* sums;     // [value_stride, kFloatQueryBlock]
+  float* maximum;  // [kFloatQueryBlock], of exponents of 2
+  float* total;
+  float* shrink;     // what the sums must be multiplied with when this block's values are added
+  float* positions;  // exact: below 2^24
 };
 
-// Turns one row of scores into weights, masking keys after the query and before its window; updates maximum and sum, returns
-// the factor by which what was summed before must shrink.
-inline float softmax_row(float* scores, int first_key, int position, int window, float scale, float& maximum, float& total) {
-  for (int k = position - first_key + 1 > 0 ? position - first_key + 1 : 0; k < kKeysAtOnce; k++) scores[k] = -1e30f;
-  if (window > 0) {
-    const int hidden = position - window + 1 - first_key;
-    if (hidden >= kKeysAtOnce) {
-      // A query beside this one sees these keys. Weights of zero leave this one's sums as they are.
-      for (int k = 0; k < kKeysAtOnce; k++) scores[k] = 0.0f;
-      return 1.0f;
-    }
-    for (int k = 0; k < hidden; k++) scores[k] = -1e30f;
-  }
-  const F16 s = set1(scale);
-  F16 largest = load(scores);
-  for (int k = 16; k < kKeysAtOnce; k += 16) largest = max(largest, load(scores + k));
-  // Scaling is monotonic, and masked scores stay far below every other.
-  const float block_maximum = largest_lane(largest) * scale;
-  const float updated = block_maximum > maximum ? block_maximum : maximum;
-  float shrink[16];
-  store(shrink, exp(set1(maximum - updated)));
-  F16 sum = zero();
-  for (int k = 0; k < kKeysAtOnce; k += 16) {
-    const F16 p = exp(load(scores + k) * s - set1(updated));
-    store(scores + k, p);
-    sum = sum + p;
-  }
-  maximum = updated;
-  total = total * shrink[0] + sum_tree(sum);
-  return shrink[0];
+// Positions of the sixteen queries of a vector.
+struct QueryRange {
+  int earliest, last;
+};
+
+// 2^x for x <= 0 within 2 ulp; 0 below -125. The polynomial has the least largest relative error on [-1/2, 1/2] among those that
+// are 1 at 0.
+inline F16 exp2_of_negative(F16 x) {
+  const F16 bounded = max(x, set1(-126.0f));
+  const F16 n = round(bounded), r = bounded - n;
+  F16 p = set1(1.3264727e-3f);
+  p = fma(p, r, set1(9.6715130e-3f));
+  p = fma(p, r, set1(5.5507336e-2f));
+  p = fma(p, r, set1(2.4022242e-1f));
+  p = fma(p, r, set1(6.9314700e-1f));
+  p = fma(p, r, set1(1.0f));
+  return keep_where_greater(x, set1(-125.0f), scale_by_power(p, n));
 }
 
-// MATH::prepare(block), MATH::scores(block, first, last) fills the scores of keys first .. first + 63 as far as `last`,
-// MATH::values(block, first, last) adds the weighted values of those keys to the sums.
-template <typename MATH>
-inline void attend(const AttentionJob& job) {
-  const int64_t value_stride = (job.value_dim + 15) / 16 * 16;
-  float* scores = job.scratch;
-  float* sums = scores + kQueryBlock * kKeysAtOnce;
-  float* maximum = sums + kQueryBlock * value_stride;
-  float* total = maximum + kQueryBlock;
-  auto* weights16 = reinterpret_cast<uint16_t*>(total + kQueryBlock);
-  const AttentionBlock block = {job, value_stride, scores, sums, weights16 + kQueryBlock * kKeysAtOnce, weights16};
-  int earliest = job.positions[0], last = 0;
-  for (int r = 0; r < job.rows; r++) {
-    // A sink is a key with this score and a value of zero, read before all others.
-    maximum[r] = job.sink ? *job.sink : -1e30f;
-    total[r] = job.sink ? 1.0f : 0.0f;
-    earliest = job.positions[r] < earliest ? job.positions[r] : earliest;
-    last = job.positions[r] > last ? job.positions[r] : last;
-  }
-  const int begin = job.window > 0 && earliest >= job.window ? (earliest - job.window + 1) / kKeysAtOnce * kKeysAtOnce : 0;
-  for (int64_t i = 0; i < kQueryBlock * value_stride; i++) sums[i] = 0.0f;
-  MATH::prepare(block);
-  for (int first = begin; first <= last; first += kKeysAtOnce) {
-    MATH::scores(block, first, last);
-    for (int r = 0; r < job.rows; r++) {
-      const float shrink =
-          softmax_row(scores + r * kKeysAtOnce, first, job.positions[r], job.window, job.scale, maximum[r], total[r]);
-      if (shrink != 1.0f)
-        for (int64_t i = 0; i < value_stride; i += 16) {
-          float* s = sums + r * value_stride + i;
-          store(s, load(s) * set1(shrink));
-        }
-    }
-    MATH::values(block, first, last);
-  }
-  for (int r = 0; r < job.rows; r++) {
-    const F16 inverse = set1(1.0f / total[r]);
-    float* out = job.out + r * job.out_stride;
-    int i = 0;
-    for (; i + 16 <= job.value_dim; i += 16) store(out + i, load(sums + r * value_stride + i) * inverse);
-    if (i < job.value_dim) store_part(out + i, load(sums + r * value_stride + i) * inverse, job.value_dim - i);
-  }
-}
-
-// scores[R, 32] = q[R, D] . keys[D, 32], for two neighbouring key blocks.
-template <int R>
-inline void score_tile(const float* q, int64_t q_stride, const float* keys, int dim, float* scores) {
-  const int64_t next = static_cast<int64_t>(dim) * kKeyBlock;
-  F16 sum[R][2];
-  for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = zero();
+// out[K, V * 16] = keys[K] . queries[V * 16], both with the head's dimensions outermost.
+template <int K, int V>
+inline void score_tile(const float* keys, const float* queries, int dim, float* out) {
+  F16 sum[K][V];
+  for (int k = 0; k < K; k++)
+    for (int v = 0; v < V; v++) sum[k][v] = zero();
   for (int d = 0; d < dim; d++) {
-    const F16 k0 = load(keys + d * kKeyBlock), k1 = load(keys + next + d * kKeyBlock);
-    for (int r = 0; r < R; r++) {
-      const F16 a = set1(q[r * q_stride + d]);
-      sum[r][0] = fma(a, k0, sum[r][0]);
-      sum[r][1] = fma(a, k1, sum[r][1]);
+    F16 q[V];
+    for (int v = 0; v < V; v++) q[v] = load(queries + d * kFloatQueryBlock + 16 * v);
+    for (int k = 0; k < K; k++) {
+      const F16 a = set1(keys[d * kKeyBlock + k]);
+      for (int v = 0; v < V; v++) sum[k][v] = fma(a, q[v], sum[k][v]);
     }
   }
-  for (int r = 0; r < R; r++) {
-    store(scores + r * kKeysAtOnce, sum[r][0]);
-    store(scores + r * kKeysAtOnce + 16, sum[r][1]);
-  }
+  for (int k = 0; k < K; k++)
+    for (int v = 0; v < V; v++) store(out + k * kFloatQueryBlock + 16 * v, sum[k][v]);
 }
 
-// sums[R, V * 16] += p[R, keys] . values[keys, V * 16].
-template <int R, int V>
-inline void value_tile(const float* p, const float* values, int64_t value_stride, int keys, float* sums) {
-  F16 acc[R][V];
-  for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) acc[r][v] = load(sums + r * value_stride + 16 * v);
+// sums[C, V * 16] = sums * shrink[V * 16] + values[keys, C] . weights[keys, V * 16]. A run of keys lies in `values` with 16
+// columns of each key; the next run is `next` behind it.
+template <int C, int V>
+inline void value_tile(const float* values, int64_t next, const float* weights, int keys, const float* shrink, float* sums) {
+  F16 acc[C][V];
+  for (int c = 0; c < C; c++)
+    for (int v = 0; v < V; v++) acc[c][v] = load(sums + c * kFloatQueryBlock + 16 * v) * load(shrink + 16 * v);
+  for (int run = 0; run < keys; run += kKeyRun, values += next, weights += kKeyRun * kFloatQueryBlock)
+    for (int k = 0; k < kKeyRun && run + k < keys; k++) {
+      F16 w[V];
+      for (int v = 0; v < V; v++) w[v] = load(weights + k * kFloatQueryBlock + 16 * v);
+      for (int c = 0; c < C; c++) {
+        const F16 a = set1(values[k * 16 + c]);
+        for (int v = 0; v < V; v++) acc[c][v] = fma(a, w[v], acc[c][v]);
+      }
+    }
+  for (int c = 0; c < C; c++)
+    for (int v = 0; v < V; v++) store(sums + c * kFloatQueryBlock + 16 * v, acc[c][v]);
+}
+
+// The scores of the queries of V vectors from `lane` on, with `keys` keys from `first` on.
+template <int V>
+inline void score_vectors(const FloatAttention& a, int lane, int first, int keys) {
+  const int dim = a.job.head_dim;
+  const float* rows = static_cast<const float*>(a.job.keys) + static_cast<int64_t>(first) * dim;
+  for (int k = 0; k < keys; k += kOuterScalars)
+    score_tile<kOuterScalars, V>(rows + k / kKeyBlock * kKeyBlock * dim + k % kKeyBlock, a.queries + lane, dim,
+                                 a.scores + k * kFloatQueryBlock + lane);
+}
+
+template <int V>
+inline void value_vectors(const FloatAttention& a, int lane, int first, int keys) {
+  const float* values = static_cast<const float*>(a.job.values) + first * a.value_stride;
+  for (int64_t c = 0; c < a.value_stride; c += kOuterScalars)
+    value_tile<kOuterScalars, V>(values + c / 16 * 16 * kKeyRun + c % 16, kKeyRun * a.value_stride, a.scores + lane, keys,
+                                 a.shrink + lane, a.sums + c * kFloatQueryBlock + lane);
+}
+
+// Hides keys after a query and before its window. `keys` scores of sixteen queries.
+inline void mask_scores(const FloatAttention& a, int lane, int first, int keys) {
+  const F16 behind = load(a.positions + lane) + set1(1.0f), masked = set1(kMasked);
+  const F16 begin = behind - set1(static_cast<float>(a.job.window) + 0.5f);
   for (int k = 0; k < keys; k++) {
-    F16 w[V];
-    for (int v = 0; v < V; v++) w[v] = load(values + k * value_stride + 16 * v);
-    for (int r = 0; r < R; r++) {
-      const F16 a = set1(p[r * kKeysAtOnce + k]);
-      for (int v = 0; v < V; v++) acc[r][v] = fma(a, w[v], acc[r][v]);
-    }
+    float* scores = a.scores + k * kFloatQueryBlock + lane;
+    const F16 key = set1(static_cast<float>(first + k));
+    F16 s = select_greater(behind, key, load(scores), masked);
+    if (a.job.window > 0) s = select_greater(key, begin, s, masked);
+    store(scores, s);
   }
-  for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) store(sums + r * value_stride + 16 * v, acc[r][v]);
 }
 
-struct Float32Attention {
-  static void prepare(const AttentionBlock&) {}
-
-  static void scores(const AttentionBlock& b, int first, int last) {
-    const AttentionJob& job = b.job;
-    for (int half = 0; half < kKeysAtOnce && first + half <= last; half += kKeyRun) {
-      const float* keys = static_cast<const float*>(job.keys) + static_cast<int64_t>(first + half) * job.head_dim;
-      int r = 0;
-      for (; r + 8 <= job.rows; r += 8)
-        score_tile<8>(job.queries + r * job.query_stride, job.query_stride, keys, job.head_dim,
-                      b.scores + r * kKeysAtOnce + half);
-      for (; r < job.rows; r++)
-        score_tile<1>(job.queries + r * job.query_stride, job.query_stride, keys, job.head_dim,
-                      b.scores + r * kKeysAtOnce + half);
+// Turns the scores of sixteen queries with `keys` keys, whole steps, into weights; updates maximum, total and shrink.
+inline void softmax(const FloatAttention& a, int lane, int keys) {
+  float* scores = a.scores + lane;
+  F16 largest[4], sum[4];
+  for (int i = 0; i < 4; i++) largest[i] = load(scores + i * kFloatQueryBlock);
+  for (int k = 4; k < keys; k += 4)
+    for (int i = 0; i < 4; i++) largest[i] = max(largest[i], load(scores + (k + i) * kFloatQueryBlock));
+  const F16 factor = set1(a.job.scale * 1.44269504f);
+  const F16 before = load(a.maximum + lane);
+  // Scaling is monotonic, and masked scores stay far below every other.
+  const F16 now = max(max(max(largest[0], largest[1]), max(largest[2], largest[3])) * factor, before);
+  const F16 minus = zero() - now, shrink = exp2_of_negative(before - now);
+  for (int i = 0; i < 4; i++) sum[i] = zero();
+  for (int k = 0; k < keys; k += 4)
+    for (int i = 0; i < 4; i++) {
+      float* at = scores + (k + i) * kFloatQueryBlock;
+      const F16 p = exp2_of_negative(fma(load(at), factor, minus));
+      store(at, p);
+      sum[i] = sum[i] + p;
     }
-  }
+  store(a.maximum + lane, now);
+  store(a.shrink + lane, shrink);
+  store(a.total + lane, fma(load(a.total + lane), shrink, (sum[0] + sum[2]) + (sum[1] + sum[3])));
+}
 
-  template <int R>
-  static void value_rows(const AttentionBlock& b, int row, int first, int keys) {
-    const float* values = static_cast<const float*>(b.job.values) + first * b.value_stride;
-    const float* p = b.scores + row * kKeysAtOnce;
-    float* sums = b.sums + row * b.value_stride;
-    int64_t column = 0;
-    for (; column + 64 <= b.value_stride; column += 64)
-      value_tile<R, 4>(p, values + column, b.value_stride, keys, sums + column);
-    for (; column < b.value_stride; column += 16) value_tile<R, 1>(p, values + column, b.value_stride, keys, sums + column);
+// One block of keys for the queries of V vectors.
+template <int V>
+inline void attend_vectors(const FloatAttention& a, int lane, const QueryRange* ranges, int first) {
+  int last = ranges[0].last;
+  for (int v = 1; v < V; v++) last = ranges[v].last > last ? ranges[v].last : last;
+  if (first > last) return;
+  const int keys = last - first + 1 < kKeysAtOnce ? last - first + 1 : kKeysAtOnce;
+  const int padded = (keys + kKeyStep - 1) / kKeyStep * kKeyStep;
+  score_vectors<V>(a, lane, first, padded);
+  for (int v = 0; v < V; v++) {
+    const bool window_begins = a.job.window > 0 && first <= ranges[v].last - a.job.window;
+    if (first + padded > ranges[v].earliest + 1 || window_begins) mask_scores(a, lane + 16 * v, first, padded);
+    softmax(a, lane + 16 * v, padded);
   }
+  value_vectors<V>(a, lane, first, keys);
+}
 
-  static void values(const AttentionBlock& b, int first, int last) {
-    const int keys = last - first + 1 < kKeysAtOnce ? last - first + 1 : kKeysAtOnce;
-    int r = 0;
-    for (; r + 6 <= b.job.rows; r += 6) value_rows<6>(b, r, first, keys);
-    for (; r < b.job.rows; r++) value_rows<1>(b, r, first, keys);
+// Sixteen columns of sixteen queries, divided by their totals.
+inline void finish_columns(const FloatAttention& a, int lane, int column) {
+  const AttentionJob& job = a.job;
+  const F16 inverse = set1(1.0f) / load(a.total + lane);
+  F16 rows[16];
+  for (int c = 0; c < 16; c++) rows[c] = load(a.sums + (column + c) * kFloatQueryBlock + lane) * inverse;
+  transpose(rows);
+  const int columns = job.value_dim - column;
+  for (int r = 0; r < 16 && lane + r < job.rows; r++) {
+    float* out = job.out + (lane + r) * job.out_stride + column;
+    if (columns >= 16)
+      store(out, rows[r]);
+    else
+      store_part(out, rows[r], columns);
   }
+}
 
-  // Keys [row / 16, head_dim, 16], values [row, value_stride].
-  static void store(const KeyValueRow& kv) {
-    auto* keys = static_cast<float*>(kv.keys) + kv.row / kKeyBlock * kKeyBlock * kv.head_dim + kv.row % kKeyBlock;
-    for (int d = 0; d < kv.head_dim; d++) keys[d * kKeyBlock] = kv.key[d];
-    const int64_t value_stride = (kv.value_dim + 15) / 16 * 16;
-    auto* values = static_cast<float*>(kv.values) + kv.row * value_stride;
-    for (int i = 0; i < value_stride; i++) values[i] = i < kv.value_dim ? kv.value[i] : 0.0f;
+// Sixteen dimensions of sixteen queries; lanes without a query are zero.
+inline void turn_queries(const FloatAttention& a, int lane, int dim) {
+  const AttentionJob& job = a.job;
+  const int dims = job.head_dim - dim < 16 ? job.head_dim - dim : 16;
+  F16 rows[16];
+  for (int r = 0; r < 16; r++) {
+    const float* query = job.queries + (lane + r) * job.query_stride + dim;
+    rows[r] = lane + r >= job.rows ? zero() : dims == 16 ? load(query) : load_part(query, dims);
   }
-};
+  transpose(rows);
+  for (int d = 0; d < dims; d++) store(a.queries + (dim + d) * kFloatQueryBlock + lane, rows[d]);
+}
+
+// Prepares sixteen queries; returns where they are. Lanes without a query repeat the last one's position.
+inline QueryRange begin_vector(const FloatAttention& a, int lane) {
+  const AttentionJob& job = a.job;
+  for (int d = 0; d < job.head_dim; d += 16) turn_queries(a, lane, d);
+  for (int64_t c = 0; c < a.value_stride; c++) store(a.sums + c * kFloatQueryBlock + lane, zero());
+  // A sink is a key with this score and a value of zero, read before all others.
+  store(a.maximum + lane, set1(job.sink ? *job.sink * 1.44269504f : kNoMaximum));
+  store(a.total + lane, set1(job.sink ? 1.0f : 0.0f));
+  QueryRange range = {job.positions[lane], job.positions[lane]};
+  for (int r = lane; r < lane + 16; r++) {
+    const int position = job.positions[r < job.rows ? r : job.rows - 1];
+    a.positions[r] = static_cast<float>(position);
+    range.earliest = position < range.earliest ? position : range.earliest;
+    range.last = position > range.last ? position : range.last;
+  }
+  return range;
+}
+
+inline void attend_floats(const AttentionJob& job) {
+  const int64_t value_stride = (job.value_dim + 15) / 16 * 16;
+  float* scores = job.scratch + job.head_dim * kFloatQueryBlock;
+  float* sums = scores + kKeysAtOnce * kFloatQueryBlock;
+  float* state = sums + value_stride * kFloatQueryBlock;
+  const FloatAttention a = {job, value_stride, job.scratch, scores, sums, state, state + kFloatQueryBlock,
+                            state + 2 * kFloatQueryBlock, state + 3 * kFloatQueryBlock};
+  QueryRange ranges[kFloatQueryBlock / 16], all = {job.positions[0], job.positions[0]};
+  for (int lane = 0; lane < job.rows; lane += 16) {
+    const QueryRange range = ranges[lane / 16] = begin_vector(a, lane);
+    all.earliest = range.earliest < all.earliest ? range.earliest : all.earliest;
+    all.last = range.last > all.last ? range.last : all.last;
+  }
+  const int begin =
+      job.window > 0 && all.earliest >= job.window ? (all.earliest - job.window + 1) / kKeysAtOnce * kKeysAtOnce : 0;
+  for (int first = begin; first <= all.last; first += kKeysAtOnce) {
+    int lane = 0;
+    for (; lane + 16 * (kOuterVectors - 1) < job.rows; lane += 16 * kOuterVectors)
+      attend_vectors<kOuterVectors>(a, lane, ranges + lane / 16, first);
+    for (; lane < job.rows; lane += 16) attend_vectors<1>(a, lane, ranges + lane / 16, first);
+  }
+  for (int lane = 0; lane < job.rows; lane += 16)
+    for (int c = 0; c < job.value_dim; c += 16) finish_columns(a, lane, c);
+}
+
+// Keys [row / 16, head_dim, 16], values [row / 32, value_stride / 16, 32, 16].
+inline void store_floats(const KeyValueRow& kv) {
+  auto* keys = static_cast<float*>(kv.keys) + kv.row / kKeyBlock * kKeyBlock * kv.head_dim + kv.row % kKeyBlock;
+  for (int d = 0; d < kv.head_dim; d++) keys[d * kKeyBlock] = kv.key[d];
+  const int64_t value_stride = (kv.value_dim + 15) / 16 * 16;
+  auto* values = static_cast<float*>(kv.values) + kv.row / kKeyRun * kKeyRun * value_stride + kv.row % kKeyRun * 16;
+  for (int c = 0; c < value_stride; c += 16) {
+    const int n = kv.value_dim - c;
+    store(values + c * kKeyRun, n >= 16 ? load(kv.value + c) : load_part(kv.value + c, n));
+  }
+}
 
 }  // namespace estream::ESTREAM_VARIANT

@@ -10,6 +10,9 @@ struct F16 {
   float32x4_t v[4];
 };
 
+// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+constexpr int kOuterScalars = 4, kOuterVectors = 1;
+
 template <typename Function>
 inline F16 each(Function function) {
   return {{function(0), function(1), function(2), function(3)}};
