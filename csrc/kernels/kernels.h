@@ -7,6 +7,8 @@
 // Shared by files that are compiled for different instruction sets: only inlining keeps the linker from giving all of
 // them the copy of one.
 #define ESTREAM_INLINE __attribute__((always_inline)) inline
+// For loops that need all registers.
+#define ESTREAM_NOINLINE __attribute__((noinline))
 
 namespace estream {
 
@@ -108,12 +110,12 @@ struct AttentionKernels {
   void (*store)(const KeyValueRow& row);
   void (*attend)(const AttentionJob& job);
 };
-constexpr int kQueryBlock = 32, kFloatQueryBlock = 64;
+constexpr int kQueryBlock = 32, kFloatQueryBlock = 64;  // float32 walks over its block in smaller parts
 constexpr int kKeysAtOnce = 64;
-// Of both kinds: float32 needs the more.
+// Enough for both kinds.
 ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   const size_t padded = (value_dim + 15) / 16 * 16;
-  return kFloatQueryBlock * (kKeysAtOnce + padded + head_dim + 4);
+  return kQueryBlock * (kKeysAtOnce + padded + head_dim + 4 + kKeysAtOnce / 2);
 }
 
 // One head of linear attention over the tokens of a chunk, in order.

@@ -11,7 +11,7 @@ struct F16 {
 };
 
 // Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
-constexpr int kOuterScalars = 4, kOuterVectors = 1;
+constexpr int kOuterScalars = 6, kOuterVectors = 1;
 
 inline F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
