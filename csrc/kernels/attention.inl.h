@@ -87,7 +87,7 @@ ESTREAM_INLINE void add_product(F16 (&sum)[V], float scalar, const F16 (&vectors
 // sums[K, V * 16] = scores of K keys, whose dimensions lie kKeyBlock apart. Packs instead of loops over keys: GCC 12 leaves
 // sums in memory otherwise.
 template <int V, size_t... K>
-ESTREAM_INLINE void score_tile(const float* keys, const float* queries, int dim, float* scores, std::index_sequence<K...>) {
+ESTREAM_NOINLINE void score_tile(const float* keys, const float* queries, int dim, float* scores, std::index_sequence<K...>) {
   F16 sum[sizeof...(K)][V];
   (clear_vectors(sum[K]), ...);
   for (int d = 0; d < dim; d++) {
@@ -102,8 +102,8 @@ ESTREAM_INLINE void score_tile(const float* keys, const float* queries, int dim,
 // sums[C, V * 16] = sums * shrink[V * 16] + values[keys, C] . weights[keys, V * 16]. A run of keys lies in `values` with 16
 // columns of each key; the next run is `next` behind it.
 template <int V, size_t... C>
-ESTREAM_INLINE void value_tile(const float* values, int64_t next, const float* weights, int keys, const float* shrink,
-                               float* sums, std::index_sequence<C...>) {
+ESTREAM_NOINLINE void value_tile(const float* values, int64_t next, const float* weights, int keys, const float* shrink,
+                                 float* sums, std::index_sequence<C...>) {
   F16 sum[sizeof...(C)][V], factors[V];
   load_vectors(factors, shrink);
   (load_vectors(sum[C], sums + C * kQueryLanes), ...);
@@ -121,7 +121,7 @@ ESTREAM_INLINE void value_tile(const float* values, int64_t next, const float* w
 
 // The scores of the queries with `keys` keys from `first` on, whole blocks.
 template <int V>
-ESTREAM_NOINLINE void score_keys(const QueryLanes& q, int first, int keys) {
+inline void score_keys(const QueryLanes& q, int first, int keys) {
   const int dim = q.job->head_dim;
   const float* block = static_cast<const float*>(q.job->keys) + static_cast<int64_t>(first) * dim;
   for (int k = 0; k < keys; k += kKeyBlock, block += kKeyBlock * dim)
@@ -131,7 +131,7 @@ ESTREAM_NOINLINE void score_keys(const QueryLanes& q, int first, int keys) {
 }
 
 template <int V>
-ESTREAM_NOINLINE void add_values(const QueryLanes& q, int first, int keys) {
+inline void add_values(const QueryLanes& q, int first, int keys) {
   const float* columns = static_cast<const float*>(q.job->values) + first * q.value_stride;
   for (int64_t c = 0; c < q.value_stride; c += 16, columns += 16 * kKeyRun)
     each_tile([&](int tile, auto indices) __attribute__((always_inline)) {
