@@ -11,7 +11,7 @@ struct F16 {
 };
 
 // Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
-constexpr int kOuterScalars = 6, kOuterVectors = 1;
+constexpr int kOuterScalars = 4, kOuterVectors = 1;
 
 template <typename Function>
 inline F16 each(Function function) {
