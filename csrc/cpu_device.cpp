@@ -173,14 +173,14 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
   const Timed timed(*this, Work::attention);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
-  // Later queries see more keys, so the long blocks are begun first.
-  const int query_blocks = blocks(queries.rows, kQueryBlock);
+  // One head after the other, for the caches' sake. Later queries see more keys, so the long blocks are begun first.
+  const int query_block = attention_.query_block, query_blocks = blocks(queries.rows, query_block);
   pool_.run(query_blocks * shape.heads, [&](int task, int thread) {
-    const int block = query_blocks - 1 - task / shape.heads, head = task % shape.heads;
+    const int block = query_blocks - 1 - task % query_blocks, head = task / query_blocks;
     const int kv_head = head / (shape.heads / shape.kv_heads);
-    const int end = std::min(queries.rows, (block + 1) * kQueryBlock);
+    const int end = std::min(queries.rows, (block + 1) * query_block);
     // A block may touch several sequences: each run of rows with one base is its own job.
-    for (int first = block * kQueryBlock; first < end;) {
+    for (int first = block * query_block; first < end;) {
       int behind = first + 1;
       while (behind < end && bases[behind] == bases[first]) behind++;
       const int64_t base = kv_head * kv.capacity + bases[first];
@@ -192,7 +192,7 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
       first = behind;
     }
     if (head == 0)
-      for (int r = block * kQueryBlock; r < end; r++)
+      for (int r = block * query_block; r < end; r++)
         std::fill(out.data + r * out.stride + width, out.data + (r + 1) * out.stride, 0.0f);
   });
 }

@@ -1,6 +1,8 @@
 // Choosing the 4-bit codes of a panel so that its products with known inputs change least. The panel's 32 outputs are lanes.
 // Written without fused products, so that every variant makes the same package.
 #pragma once
+#include <cstring>
+
 #include "pack.inl.h"
 
 namespace estream::ESTREAM_VARIANT {

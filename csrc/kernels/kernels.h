@@ -7,6 +7,8 @@
 // Shared by files that are compiled for different instruction sets: only inlining keeps the linker from giving all of
 // them the copy of one.
 #define ESTREAM_INLINE __attribute__((always_inline)) inline
+// For loops that need all registers.
+#define ESTREAM_NOINLINE __attribute__((noinline))
 
 namespace estream {
 
@@ -77,7 +79,7 @@ struct AttentionJob {
   int64_t query_stride;
   float* out;
   int64_t out_stride;
-  int rows;                  // at most kQueryBlock
+  int rows;                  // at most AttentionKernels::query_block
   const int32_t* positions;  // of each query within its sequence
   const void* keys;          // of the sequence, as AttentionKernels::store lays them
   const void* values;
@@ -102,14 +104,16 @@ struct KeyValueRow {
 
 struct AttentionKernels {
   int element_bytes;  // of keys and values; those of rows that were never stored must be finite
+  int query_block;    // queries of one job
   void (*store)(const KeyValueRow& row);
   void (*attend)(const AttentionJob& job);
 };
-constexpr int kQueryBlock = 32;
+constexpr int kQueryBlock = 32, kFloatQueryBlock = 64;  // float32 walks over its block in smaller parts
 constexpr int kKeysAtOnce = 64;
+// Enough for both kinds.
 ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   const size_t padded = (value_dim + 15) / 16 * 16;
-  return kQueryBlock * (kKeysAtOnce + padded + 2 + kKeysAtOnce / 2 + head_dim / 2);
+  return kQueryBlock * (kKeysAtOnce + padded + head_dim + 4 + kKeysAtOnce / 2);
 }
 
 // One head of linear attention over the tokens of a chunk, in order.

@@ -10,6 +10,9 @@ struct F16 {
   __m256 a, b;
 };
 
+// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+constexpr int kOuterScalars = 6, kOuterVectors = 1;
+
 inline F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
 inline F16 set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline F16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }

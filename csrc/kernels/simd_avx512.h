@@ -10,6 +10,9 @@ struct F16 {
   __m512 v;
 };
 
+// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+constexpr int kOuterScalars = 8, kOuterVectors = 2;
+
 inline F16 zero() { return {_mm512_setzero_ps()}; }
 inline F16 set1(float a) { return {_mm512_set1_ps(a)}; }
 inline F16 load(const float* p) { return {_mm512_loadu_ps(p)}; }

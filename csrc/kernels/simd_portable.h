@@ -9,6 +9,9 @@ struct F16 {
   float v[16];
 };
 
+// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+constexpr int kOuterScalars = 2, kOuterVectors = 1;
+
 template <typename Function>
 inline F16 each(Function function) {
   F16 r;

@@ -17,7 +17,7 @@ namespace estream::ESTREAM_VARIANT {
 inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 constexpr Kernels table(const char* name) {
-  constexpr AttentionKernels float32 = {sizeof(float), Float32Attention::store, attend<Float32Attention>};
+  constexpr AttentionKernels float32 = {sizeof(float), kFloatQueryBlock, store_floats, attend_floats};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
   return {name,
           rms_norm,
@@ -55,7 +55,7 @@ constexpr Kernels blocked_table(const char* name) {
 
 #if defined(__AVX512BF16__)
 constexpr Kernels bf16_table(Kernels kernels) {
-  kernels.attention = {sizeof(uint16_t), Bfloat16Attention::store, attend<Bfloat16Attention>};
+  kernels.attention = {sizeof(uint16_t), kQueryBlock, Bfloat16Attention::store, attend<Bfloat16Attention>};
   kernels.peak = {byte_peak, float_peak, bfloat_peak};
   return kernels;
 }
