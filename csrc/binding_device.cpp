@@ -2,51 +2,14 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <type_traits>
-
-#include "binding.h"
-#include "cpu_device.h"
+#include "binding_rows.h"
 
 namespace estream::binding {
 
 namespace {
 
-Rows rows(const Floats& a) { return {a.data(), static_cast<int>(a.shape(0)), static_cast<int64_t>(a.shape(1))}; }
-
-// Quantised activations of `rows` tokens in three arrays.
-struct Quantized {
-  Array<int8_t, 2> codes;
-  Floats scales;
-  Array<int32_t, 2> sums;
-
-  Quantized(Array<int8_t, 2> codes, Floats scales, Array<int32_t, 2> sums) : codes(codes), scales(scales), sums(sums) {
-    require(scales.shape(0) == codes.shape(0) && sums.shape(0) == codes.shape(0), "codes, scales and sums differ in rows");
-    require(scales.shape(1) == sums.shape(1) && scales.shape(1) > 0 && codes.shape(1) % scales.shape(1) == 0,
-            "codes must be a whole number of groups");
-  }
-  int group() const { return static_cast<int>(codes.shape(1) / scales.shape(1)); }
-  Activations activations() const {
-    return {{codes.data(), scales.data(), sums.data(), static_cast<int>(codes.shape(1)), static_cast<int>(scales.shape(1))},
-            nullptr,
-            0};
-  }
-};
-
-Activations activations(const Matrix& m, const Quantized& x) {
-  require(static_cast<int>(x.codes.shape(1)) == m.inputs && x.group() == m.group, "activations do not fit the matrix");
-  return x.activations();
-}
-
-Activations activations(const Matrix& m, const Floats& x) {
-  require(static_cast<int>(x.shape(1)) == m.inputs, "activations do not fit the matrix");
-  return {{}, x.data(), static_cast<int64_t>(x.shape(1))};
-}
-
 // A result may be a range of columns of a larger matrix.
 using StridedFloats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
-
-const float* floats_at(uintptr_t address) { return reinterpret_cast<const float*>(address); }
 
 template <typename X>
 void matmul(CpuDevice& device, const Matrix& m, uintptr_t address, const X& x, size_t count, const StridedFloats& y,
@@ -77,63 +40,6 @@ struct Attention {
   }
 };
 
-void check_rows(const Array<int32_t, 1>& a, size_t count, int64_t limit, const char* message) {
-  require(a.shape(0) == count, message);
-  for (size_t i = 0; i < count; i++) require(a.data()[i] >= 0 && a.data()[i] < limit, message);
-}
-
-// Offsets count from gate_up's first byte; those of absent biases are zero.
-struct Expert {
-  Matrix gate_up, down;
-  int64_t down_offset, gate_up_bias_offset, down_bias_offset;
-  float alpha, limit;
-
-  Expert(Matrix gate_up, Matrix down, int64_t down_offset, int64_t gate_up_bias_offset, int64_t down_bias_offset, float alpha,
-         float limit)
-      : gate_up(gate_up),
-        down(down),
-        down_offset(down_offset),
-        gate_up_bias_offset(gate_up_bias_offset),
-        down_bias_offset(down_bias_offset),
-        alpha(alpha),
-        limit(limit) {
-    require(gate_up.outputs % 2 == 0 && gate_up.outputs / 2 <= down.inputs, "down does not fit gate and up");
-  }
-  ExpertWeights at(uintptr_t address) const {
-    return {gate_up.at(address),
-            down.at(address + down_offset),
-            gate_up_bias_offset ? floats_at(address + gate_up_bias_offset) : nullptr,
-            down_bias_offset ? floats_at(address + down_bias_offset) : nullptr,
-            alpha,
-            limit};
-  }
-};
-
-template <typename X>
-void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, const Array<int32_t, 1>& tokens,
-            const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized* quantized,
-            const Floats& y) {
-  const size_t count = tokens.shape(0);
-  require(weights.shape(0) == count, "tokens and weights differ in length");
-  check_rows(to, count, static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
-  require(static_cast<int>(y.shape(1)) >= e.down.outputs, "the result does not fit the expert");
-  require(hidden.shape(0) >= 1 && static_cast<int>(hidden.shape(1)) == e.down.inputs, "scratch does not fit the expert");
-  ExpertScratch scratch = {hidden.data(), nullptr, nullptr, nullptr, static_cast<int>(hidden.shape(0))};
-  if constexpr (std::is_same_v<X, Quantized>) {
-    require(quantized && quantized->codes.shape(0) == hidden.shape(0) && quantized->group() == e.down.group &&
-                static_cast<int>(quantized->codes.shape(1)) == e.down.inputs,
-            "quantised scratch does not fit the expert");
-    scratch.codes = quantized->codes.data();
-    scratch.scales = quantized->scales.data();
-    scratch.sums = quantized->sums.data();
-    check_rows(tokens, count, static_cast<int64_t>(x.codes.shape(0)), "a token is out of range");
-  } else {
-    check_rows(tokens, count, static_cast<int64_t>(x.shape(0)), "a token is out of range");
-  }
-  device.expert(e.at(address), activations(e.gate_up, x), tokens.data(), {to.data(), weights.data()}, static_cast<int>(count),
-                scratch, y.data(), static_cast<int64_t>(y.shape(1)));
-}
-
 void bind_shapes(nb::module_& m) {
   nb::class_<Quantized>(m, "Quantized")
       .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
@@ -141,9 +47,6 @@ void bind_shapes(nb::module_& m) {
   nb::class_<Attention>(m, "Attention")
       .def(nb::init<int, int, int, int, float, int>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a,
            "window"_a = 0);
-  nb::class_<Expert>(m, "Expert")
-      .def(nb::init<Matrix, Matrix, int64_t, int64_t, int64_t, float, float>(), "gate_up"_a, "down"_a, "down_offset"_a,
-           "gate_up_bias_offset"_a = 0, "down_bias_offset"_a = 0, "alpha"_a = 0.0f, "limit"_a = 0.0f);
 }
 
 template <typename Device>
@@ -159,21 +62,7 @@ void bind_products(Device& device) {
           [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add,
              uintptr_t bias, float factor) { matmul(d, m, address, x, x.shape(0), y, {add, factor, floats_at(bias)}); },
           "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, "bias"_a = 0, "factor"_a = 1.0f,
-          ReleaseGil())
-      .def(
-          "expert",
-          [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
-             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized& quantized,
-             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, &quantized, y); },
-          "expert"_a, "address"_a, "x"_a, "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
-          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "expert",
-          [](CpuDevice& d, const Expert& e, uintptr_t address, const Floats& x, const Array<int32_t, 1>& tokens,
-             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized&,
-             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, nullptr, y); },
-          "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
-          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
+          ReleaseGil());
 }
 
 void norm(CpuDevice& device, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
@@ -288,6 +177,7 @@ void bind_device(nb::module_& m) {
                     .def_prop_ro("variant", &CpuDevice::variant)
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
+  bind_experts(m, device);
   bind_rows(device);
   bind_attention_and_router(device);
   bind_measuring(device);

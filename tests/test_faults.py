@@ -231,36 +231,41 @@ def test_faults_of_the_system_are_survived_or_named(fault, every, message, demo_
 
 def test_an_interrupt_stops_and_leaves_the_model_usable(demo_package: Package, expected: np.ndarray):
     with _streaming(demo_package) as model:
-        original, calls = model._device.expert, []
+        original, calls = model._device.experts, []
 
-        def interrupted(spec, address):
-            calls.append(spec)
+        def interrupted(pages):
+            calls.append(pages)
             if len(calls) == 20:
                 raise KeyboardInterrupt
-            original(spec, address)
+            original(pages)
 
-        model._device.expert = interrupted
+        model._device.experts = interrupted
         with pytest.raises(KeyboardInterrupt):
             model.prefill(IDS)
-        model._device.expert = original
+        model._device.experts = original
         np.testing.assert_array_equal(model.prefill(IDS).logits, expected)
 
 
-def test_a_cancelled_sweep_stops_at_its_next_page(demo_package: Package, expected: np.ndarray):
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_cancelled_sweep_stops_at_its_next_run_of_pages(demo_package: Package, expected: np.ndarray, resident: bool):
     with _streaming(demo_package) as model:
-        original, calls = model._device.expert, []
+        if resident:
+            model.prefill(IDS)
+        original, calls = model._device.experts, []
 
-        def slow(spec, address):
-            calls.append(spec)
-            if len(calls) == 20:
+        def slow(pages):
+            calls.append(pages)
+            if len(calls) == 5:
                 model.cancel()
-            original(spec, address)
+            original(pages)
 
-        model._device.expert = slow
+        model._device.experts = slow
         with pytest.raises(CancelledError):
             model.prefill(IDS)
-        assert len(calls) == 20
-        model._device.expert = original
+        assert len(calls) == 5
+        if resident:
+            assert max(map(len, calls)) > 1
+        model._device.experts = original
         np.testing.assert_array_equal(model.prefill(IDS).logits, expected)
 
 

@@ -102,18 +102,6 @@ class Quantized:
 class Attention:
     def __init__(self, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float, window: int = 0) -> None: ...
 
-class Expert:
-    def __init__(
-        self,
-        gate_up: Matrix,
-        down: Matrix,
-        down_offset: int,
-        gate_up_bias_offset: int = 0,
-        down_bias_offset: int = 0,
-        alpha: float = 0.0,
-        limit: float = 0.0,
-    ) -> None: ...
-
 class CpuDevice:
     def __init__(self, threads: int, exact_attention: bool = False) -> None: ...
     @property
@@ -170,6 +158,30 @@ class CpuDevice:
         quantized: Quantized,
         y: NDArray[numpy.float32],
     ) -> None: ...
+    @overload
+    def experts(
+        self,
+        expert: Expert,
+        pages: Sequence[tuple[int, int, int]],
+        x: Quantized,
+        tokens: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        hidden: NDArray[numpy.float32],
+        quantized: Quantized,
+        y: NDArray[numpy.float32],
+    ) -> None: ...
+    @overload
+    def experts(
+        self,
+        expert: Expert,
+        pages: Sequence[tuple[int, int, int]],
+        x: NDArray[numpy.float32],
+        tokens: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        hidden: NDArray[numpy.float32],
+        quantized: Quantized,
+        y: NDArray[numpy.float32],
+    ) -> None: ...
     def rms_norm(self, x: NDArray[numpy.float32], weight: int, columns: int, eps: float, y: NDArray[numpy.float32]) -> None: ...
     def layer_norm(
         self, x: NDArray[numpy.float32], weight: int, bias: int, columns: int, eps: float, y: NDArray[numpy.float32]
@@ -206,6 +218,18 @@ class CpuDevice:
     def router(self, x: NDArray[numpy.float32], weight: int, hidden: int, logits: NDArray[numpy.float32]) -> None: ...
     def seconds(self) -> dict[str, float]: ...
     def peak(self, kind: str, rounds: int) -> int: ...
+
+class Expert:
+    def __init__(
+        self,
+        gate_up: Matrix,
+        down: Matrix,
+        down_offset: int,
+        gate_up_bias_offset: int = 0,
+        down_bias_offset: int = 0,
+        alpha: float = 0.0,
+        limit: float = 0.0,
+    ) -> None: ...
 
 def variants() -> list[str]: ...
 

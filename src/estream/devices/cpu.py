@@ -1,10 +1,12 @@
 """The CPU device: binds pages and activations to the native kernels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from estream import _native
+from estream.devices.base import LentPage
 from estream.devices.cpu_attention import cpu_attention
 from estream.devices.cpu_delta import DeltaAttention
 from estream.devices.cpu_mlp import CpuMlp
@@ -101,8 +103,8 @@ class CpuDevice:
     def shared(self, spec: PageSpec, address: int) -> None:
         self._mlp.shared(BoundPage(spec, address), self._residual)
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        self._mlp.expert(BoundPage(spec, address), self._residual)
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        self._mlp.experts(pages, self._residual)
 
     def end_experts(self) -> None:
         self._mlp.end_experts()

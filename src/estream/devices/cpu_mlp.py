@@ -1,11 +1,14 @@
 """MLPs on the CPU: routing, experts, and the MLPs that serve every token."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from estream import _native
+from estream.devices.base import LentPage
 from estream.devices.cpu_page import BoundPage, CpuLinear, native_matrix
 from estream.engine.activations import CHUNK, Activations, QuantizedArrays
 from estream.engine.routing import RoutingLists
@@ -88,20 +91,31 @@ class CpuMlp:
     def begin_experts(self, routing: RoutingLists) -> None:
         factor = self._config.residual_factor
         self._routing = routing if factor == 1.0 else replace(routing, weights=routing.weights * np.float32(factor))
+        self._starts: list[int] = routing.starts.tolist()
 
     def end_experts(self) -> None:
-        del self._routing
+        del self._routing, self._starts
 
     def shared(self, page: BoundPage, residual: np.ndarray) -> None:
         rows = np.arange(len(residual), dtype=np.int32)
         self._mlp(page, rows, rows, self._a.shared_weights[: len(rows)], residual)
 
-    def expert(self, page: BoundPage, residual: np.ndarray) -> None:
+    def experts(self, pages: Sequence[LentPage], residual: np.ndarray) -> None:
+        for whole, run in groupby(pages, key=lambda page: page[0].slice < 0):
+            if whole:
+                self._whole(list(run), residual)
+            else:
+                for spec, address in run:
+                    self._slice(BoundPage(spec, address), residual)
+
+    def _whole(self, pages: Sequence[LentPage], residual: np.ndarray) -> None:
+        call, starts, routing = self._call_of(pages[0][0]), self._starts, self._routing
+        routed = [(address, starts[spec.expert], starts[spec.expert + 1]) for spec, address in pages]
+        self._native.experts(call.mlp, routed, self._x, routing.tokens, routing.weights, call.hidden, call.quantized, residual)
+
+    def _slice(self, page: BoundPage, residual: np.ndarray) -> None:
         spec = page.spec
         tokens, weights = self._routing.of_expert(spec.expert)
-        if spec.slice < 0:
-            self._mlp(page, tokens, tokens, weights, residual)
-            return
         partial, places = self._a.expert_partial[: len(tokens)], np.arange(len(tokens), dtype=np.int32)
         if spec.first == 0:
             partial.fill(0.0)
@@ -111,11 +125,14 @@ class CpuMlp:
 
     def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
         """out[to] += weights * MLP(rows ``tokens`` of the MLPs' input)."""
-        key = (id(page.spec.layout), page.spec.kind)
-        if key not in self._calls:
-            self._calls[key] = self._call(page.spec)
-        call = self._calls[key]
+        call = self._call_of(page.spec)
         self._native.expert(call.mlp, page.address, self._x, tokens, to, weights, call.hidden, call.quantized, out)
+
+    def _call_of(self, spec: PageSpec) -> "_Call":
+        key = (id(spec.layout), spec.kind)
+        if key not in self._calls:
+            self._calls[key] = self._call(spec)
+        return self._calls[key]
 
     def _call(self, spec: PageSpec) -> "_Call":
         layout, moe = spec.layout, self._config.moe
