@@ -1,4 +1,5 @@
 // The CPU device and what its calls take.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -41,6 +42,21 @@ struct Attention {
 };
 
 void bind_shapes(nb::module_& m) {
+  nb::class_<Norm>(m, "Norm").def(
+      "__init__",
+      [](Norm* self, uintptr_t weight, uintptr_t bias, int columns, float eps) {
+        require(columns > 0, "norm: columns must be positive");
+        new (self) Norm{floats_at(weight), floats_at(bias), columns, eps};
+      },
+      "weight"_a, "bias"_a, "columns"_a, "eps"_a);
+  nb::class_<Router>(m, "Router")
+      .def(
+          "__init__",
+          [](Router* self, const Routing& choice, uintptr_t weight, int lanes, uintptr_t bias, uintptr_t correction) {
+            require(lanes > 0 && lanes % 16 == 0, "router: lanes must be a multiple of 16");
+            new (self) Router{choice, {floats_at(bias), floats_at(correction)}, floats_at(weight), lanes};
+          },
+          "choice"_a, "weight"_a, "lanes"_a, "bias"_a = 0, "correction"_a = 0, nb::keep_alive<1, 2>());
   nb::class_<Quantized>(m, "Quantized")
       .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
            "sums"_a.noconvert());
@@ -65,26 +81,69 @@ void bind_products(Device& device) {
           ReleaseGil());
 }
 
-void norm(CpuDevice& device, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
-  require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
-  device.norm(rows(x), static_cast<int>(columns), floats_at(weight), floats_at(bias), eps, rows(y));
+NormedOutput output(const Rows& x, const Norm& norm, const Floats& to) {
+  require(norm.columns <= x.stride && norm.columns <= static_cast<int>(to.shape(1)) && static_cast<int>(to.shape(0)) == x.rows,
+          "norm: shapes differ");
+  return {to.data(), static_cast<int64_t>(to.shape(1)), {}};
+}
+
+NormedOutput output(const Rows& x, const Norm& norm, const Quantized& to) {
+  const int columns = static_cast<int>(to.codes.shape(1));
+  require(norm.columns <= x.stride && norm.columns <= columns && static_cast<int>(to.codes.shape(0)) == x.rows,
+          "norm: shapes differ");
+  require(to.group() % 16 == 0, "norm: groups must be a multiple of 16");
+  return {nullptr, 0, {to.codes.data(), to.scales.data(), to.sums.data(), columns, to.group()}};
+}
+
+template <typename To>
+void bind_norm(nb::class_<CpuDevice>& device) {
+  device.def(
+      "norm",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const To& to) { d.norm(rows(x), norm, output(rows(x), norm, to)); },
+      "x"_a.noconvert(), "norm"_a, "to"_a.noconvert(), ReleaseGil());
+}
+
+using Ids = Array<int32_t, 2>;
+using Gates = std::optional<Array<float, 1>>;
+
+void route(CpuDevice& device, const Rows& x, const Norm& norm, const NormedOutput& to, const Router& router,
+           const ChosenExperts& chosen) {
+  require(router.choice.experts + (chosen.gates ? 1 : 0) <= router.lanes, "route: the router has too few lanes");
+  device.route(x, norm, to, router, chosen);
+}
+
+ChosenExperts chosen(const Rows& x, const Router& router, const Ids& ids, const Floats& weights, const Gates& gates) {
+  const size_t rows = x.rows, top_k = router.choice.top_k;
+  require(ids.shape(0) == rows && weights.shape(0) == rows && (!gates || gates->shape(0) == rows), "route: rows differ");
+  require(ids.shape(1) == top_k && weights.shape(1) == top_k, "route: ids and weights must have top_k columns");
+  return {ids.data(), weights.data(), gates ? gates->data() : nullptr};
+}
+
+template <typename To>
+void bind_route(nb::class_<CpuDevice>& device) {
+  device.def(
+      "route",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const To& to, const Router& router, const Ids& ids,
+         const Floats& weights, const Gates& gates) {
+        route(d, rows(x), norm, output(rows(x), norm, to), router, chosen(rows(x), router, ids, weights, gates));
+      },
+      "x"_a.noconvert(), "norm"_a, "to"_a.noconvert(), "router"_a, "ids"_a.noconvert(), "weights"_a.noconvert(),
+      "gates"_a.noconvert().none() = nb::none(), ReleaseGil());
+}
+
+void bind_predict(nb::class_<CpuDevice>& device) {
+  device.def(
+      "predict",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const Router& router, const Ids& ids, const Floats& weights) {
+        require(norm.columns <= static_cast<int>(x.shape(1)), "norm: shapes differ");
+        route(d, rows(x), norm, {}, router, chosen(rows(x), router, ids, weights, {}));
+      },
+      "x"_a.noconvert(), "norm"_a, "router"_a, "ids"_a.noconvert(), "weights"_a.noconvert(), ReleaseGil());
 }
 
 template <typename Device>
 void bind_rows(Device& device) {
   device
-      .def(
-          "rms_norm",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
-            norm(d, x, weight, 0, columns, eps, y);
-          },
-          "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "layer_norm",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
-            norm(d, x, weight, bias, columns, eps, y);
-          },
-          "x"_a.noconvert(), "weight"_a, "bias"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
       .def(
           "quantize",
           [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
@@ -96,15 +155,18 @@ void bind_rows(Device& device) {
           },
           "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
       .def(
-          "rope",
-          [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
-            const int dims = 2 * static_cast<int>(cosine.shape(1));
-            require(dims <= head_dim && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
+          "rotate",
+          [](CpuDevice& d, const Floats& x, int heads, const Floats& cosine, const Floats& sine, const Norm* norm,
+             float bound) {
+            const int width = static_cast<int>(x.shape(1)), dims = 2 * static_cast<int>(cosine.shape(1));
+            require(heads > 0 && width % heads == 0 && dims <= width / heads, "rotate: heads do not fit");
+            require(!norm || (width % norm->columns == 0 && !norm->bias), "rotate: the norm does not fit the heads");
             require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) && sine.shape(1) == cosine.shape(1),
-                    "rope: angles do not fit");
-            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim, dims);
+                    "rotate: angles do not fit");
+            d.rotate(rows(x), {heads, width / heads, bound, norm}, {cosine.data(), sine.data(), dims});
           },
-          "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
+          "x"_a.noconvert(), "heads"_a, "cosine"_a.noconvert(), "sine"_a.noconvert(), "norm"_a.none() = nb::none(),
+          "bound"_a = 0.0f, ReleaseGil());
 }
 
 template <typename Device>
@@ -149,15 +211,7 @@ void bind_attention_and_router(Device& device) {
             check_rows(to, x.shape(0), static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
             d.scatter_add(rows(x), {to.data(), weights.data()}, rows(y));
           },
-          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "router",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, int hidden, const Floats& logits) {
-            require(logits.shape(1) % 16 == 0 && logits.shape(0) == x.shape(0) && hidden <= static_cast<int>(x.shape(1)),
-                    "router: shapes differ");
-            d.router(rows(x), reinterpret_cast<const float*>(weight), hidden, static_cast<int>(logits.shape(1)), logits.data());
-          },
-          "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
+          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil());
 }
 
 }  // namespace
@@ -178,6 +232,11 @@ void bind_device(nb::module_& m) {
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
   bind_experts(m, device);
+  bind_norm<Quantized>(device);
+  bind_norm<Floats>(device);
+  bind_route<Quantized>(device);
+  bind_route<Floats>(device);
+  bind_predict(device);
   bind_rows(device);
   bind_attention_and_router(device);
   bind_measuring(device);

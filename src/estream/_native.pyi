@@ -96,6 +96,12 @@ def error_text(code: int) -> str: ...
 
 KEY_RUN: int = 32
 
+class Norm:
+    def __init__(self, weight: int, bias: int, columns: int, eps: float) -> None: ...
+
+class Router:
+    def __init__(self, choice: Routing, weight: int, lanes: int, bias: int = 0, correction: int = 0) -> None: ...
+
 class Quantized:
     def __init__(self, codes: NDArray[numpy.int8], scales: NDArray[numpy.float32], sums: NDArray[numpy.int32]) -> None: ...
 
@@ -182,13 +188,44 @@ class CpuDevice:
         quantized: Quantized,
         y: NDArray[numpy.float32],
     ) -> None: ...
-    def rms_norm(self, x: NDArray[numpy.float32], weight: int, columns: int, eps: float, y: NDArray[numpy.float32]) -> None: ...
-    def layer_norm(
-        self, x: NDArray[numpy.float32], weight: int, bias: int, columns: int, eps: float, y: NDArray[numpy.float32]
+    @overload
+    def norm(self, x: NDArray[numpy.float32], norm: Norm, to: Quantized) -> None: ...
+    @overload
+    def norm(self, x: NDArray[numpy.float32], norm: Norm, to: NDArray[numpy.float32]) -> None: ...
+    @overload
+    def route(
+        self,
+        x: NDArray[numpy.float32],
+        norm: Norm,
+        to: Quantized,
+        router: Router,
+        ids: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        gates: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
+    @overload
+    def route(
+        self,
+        x: NDArray[numpy.float32],
+        norm: Norm,
+        to: NDArray[numpy.float32],
+        router: Router,
+        ids: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        gates: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
+    def predict(
+        self, x: NDArray[numpy.float32], norm: Norm, router: Router, ids: NDArray[numpy.int32], weights: NDArray[numpy.float32]
     ) -> None: ...
     def quantize(self, x: NDArray[numpy.float32], columns: int, to: Quantized) -> None: ...
-    def rope(
-        self, x: NDArray[numpy.float32], cosine: NDArray[numpy.float32], sine: NDArray[numpy.float32], heads: int, head_dim: int
+    def rotate(
+        self,
+        x: NDArray[numpy.float32],
+        heads: int,
+        cosine: NDArray[numpy.float32],
+        sine: NDArray[numpy.float32],
+        norm: Norm | None = None,
+        bound: float = 0.0,
     ) -> None: ...
     def store_key_values(
         self,
@@ -215,7 +252,6 @@ class CpuDevice:
     def scatter_add(
         self, x: NDArray[numpy.float32], to: NDArray[numpy.int32], weights: NDArray[numpy.float32], y: NDArray[numpy.float32]
     ) -> None: ...
-    def router(self, x: NDArray[numpy.float32], weight: int, hidden: int, logits: NDArray[numpy.float32]) -> None: ...
     def seconds(self) -> dict[str, float]: ...
     def peak(self, kind: str, rounds: int) -> int: ...
 

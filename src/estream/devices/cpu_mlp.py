@@ -10,10 +10,10 @@ import numpy as np
 from estream import _native
 from estream.devices.base import LentPage
 from estream.devices.cpu_page import BoundPage, CpuLinear, native_matrix
-from estream.engine.activations import CHUNK, Activations, QuantizedArrays
+from estream.engine.activations import Activations, QuantizedArrays
 from estream.engine.routing import RoutingLists
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec
+from estream.package.layout import PageSpec, router_lanes
 from estream.package.parts import PageLayout
 
 
@@ -47,46 +47,30 @@ class CpuMlp:
         del self._a, self._x, self._calls
 
     def route(self, page: BoundPage, residual: np.ndarray) -> RoutingLists:
-        a, rows = self._a, len(residual)
-        dense = not page.spec.layout.has("router")
-        gated = self._config.moe.shared_gate and not dense
-        a.shared_weights[:] = self._config.residual_factor
-        for first in range(0, rows, CHUNK):
-            part = slice(first, min(first + CHUNK, rows))
-            normed = a.ffn_input[part] if isinstance(a.ffn_input, np.ndarray) else a.normed[: part.stop - first]
-            self._linear.norm(page, "post_norm", residual[part], normed)
-            if not dense:
-                logits = self._logits(page, normed)
-                self._choose(self._route, page, logits, a.expert_ids[part], a.expert_weights[part])
-                if gated:
-                    _native.sigmoid_gates(logits, self._config.moe.experts, a.shared_weights[part])
-            if isinstance(a.ffn_input, QuantizedArrays):
-                self._native.quantize(normed, self._config.hidden, a.ffn_input.rows(first, part.stop))
-        if gated and self._config.residual_factor != 1.0:
-            np.multiply(a.shared_weights, np.float32(self._config.residual_factor), out=a.shared_weights)
-        if dense:
+        a, rows, factor = self._a, len(residual), self._config.residual_factor
+        norm = self._linear.norm(page, "post_norm")
+        to = a.ffn_input.rows(0, rows) if isinstance(a.ffn_input, QuantizedArrays) else a.ffn_input[:rows]
+        a.shared_weights[:] = factor
+        if not page.spec.layout.has("router"):
+            self._native.norm(residual, norm, to)
             return RoutingLists.none()
-        return RoutingLists.of(a.expert_ids[:rows], a.expert_weights[:rows], self._config.moe.experts)
+        gates = a.shared_weights[:rows] if self._config.moe.shared_gate else None
+        ids, weights = a.expert_ids[:rows], a.expert_weights[:rows]
+        self._native.route(residual, norm, to, self._router(page, self._route), ids, weights, gates)
+        if gates is not None and factor != 1.0:
+            gates *= np.float32(factor)
+        return RoutingLists.of(ids, weights, self._config.moe.experts)
 
     def predict(self, page: BoundPage, residual: np.ndarray) -> frozenset[int]:
-        # Only few tokens are predicted for, so one chunk holds them.
-        rows = residual[:CHUNK]
-        normed = self._a.normed[: len(rows)]
-        self._linear.norm(page, "post_norm", rows, normed)
-        ids = np.empty((len(rows), self._likeliest_count), np.int32)
+        ids = np.empty((len(residual), self._likeliest_count), np.int32)
         weights = np.empty(ids.shape, np.float32)
-        self._choose(self._likeliest, page, self._logits(page, normed), ids, weights)
+        norm = self._linear.norm(page, "post_norm")
+        self._native.predict(residual, norm, self._router(page, self._likeliest), ids, weights)
         return frozenset(np.unique(ids).tolist())
 
-    def _logits(self, page: BoundPage, normed: np.ndarray) -> np.ndarray:
-        logits = self._a.router_logits[: len(normed)]
-        self._native.router(normed, page.floats("router"), self._config.hidden, logits)
-        return logits
-
-    def _choose(
-        self, routing: "_native.Routing", page: BoundPage, logits: np.ndarray, ids: np.ndarray, weights: np.ndarray
-    ) -> None:
-        _native.route(routing, logits, ids, weights, page.floats("router_bias"), page.floats("correction_bias"))
+    def _router(self, page: BoundPage, choice: "_native.Routing") -> "_native.Router":
+        biases = page.floats("router_bias"), page.floats("correction_bias")
+        return _native.Router(choice, page.floats("router"), router_lanes(self._config), *biases)
 
     def begin_experts(self, routing: RoutingLists) -> None:
         factor = self._config.residual_factor

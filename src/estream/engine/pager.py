@@ -23,7 +23,7 @@ from estream.report.timeline import STALL, Timeline
 _WAIT_S = 0.1
 
 #: The most pages that are lent together, and the part of the ring that they may hold back from reading ahead.
-_RUN_PAGES, _RUN_SHARE = 8, 4
+_RUN_PAGES, _RUN_SHARE = 16, 4
 
 PAGES_FILE = 0
 EMBEDDING_FILE = 1
