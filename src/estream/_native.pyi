@@ -291,6 +291,13 @@ def route(
     bias: int = 0,
     correction: int = 0,
 ) -> None: ...
+def list_by_expert(
+    ids: NDArray[numpy.int32],
+    weights: NDArray[numpy.float32],
+    tokens: NDArray[numpy.int32],
+    sorted_weights: NDArray[numpy.float32],
+    starts: NDArray[numpy.int64],
+) -> None: ...
 def sigmoid_gates(logits: NDArray[numpy.float32], column: int, gates: NDArray[numpy.float32]) -> None: ...
 
 class DeltaShape:
