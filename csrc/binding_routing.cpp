@@ -67,8 +67,8 @@ void bind_routing(nb::module_& m) {
         list_by_expert(ids.data(), weights.data(), static_cast<int>(ids.shape(0)), static_cast<int>(ids.shape(1)), experts,
                        tokens.data(), sorted.data(), starts.data());
       },
-      "ids"_a.noconvert(), "weights"_a.noconvert(), "tokens"_a.noconvert(), "sorted_weights"_a.noconvert(), "starts"_a.noconvert(),
-      ReleaseGil());
+      "ids"_a.noconvert(), "weights"_a.noconvert(), "tokens"_a.noconvert(), "sorted_weights"_a.noconvert(),
+      "starts"_a.noconvert(), ReleaseGil());
   m.def(
       "sigmoid_gates",
       [](const Floats& logits, int column, const Array<float, 1>& gates) {

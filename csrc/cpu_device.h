@@ -35,15 +35,15 @@ struct Norm {
   float eps;
 };
 
-// Queries or keys of a row: heads side by side, of which the first `dims` values are rotated. They may be normalised before,
-// head by head or all as one, and bounded where the bound is not 0.
+// Queries or keys of a row: heads side by side. Before they are rotated they may be normalised, head by head or all as one, and
+// bounded where the bound is not 0.
 struct Heads {
   int heads, head_dim;
   float bound;
   const Norm* norm;
 };
 
-// Angles of each row, [rows, dims / 2].
+// Angles [rows, dims / 2] by which the first `dims` values of each head are rotated.
 struct Angles {
   const float* cosine;
   const float* sine;

@@ -149,15 +149,13 @@ class Pager:
         self._read_ahead()
 
     def _await_run(self, pages: Sequence[Page]) -> list[Slot]:
-        slots, unpinned = [self._await(pages[0])], pages[0].padded_bytes
+        slots, held = [self._await(pages[0])], 0 if pages[0].index in self._pinned else pages[0].padded_bytes
         for page in pages[1:_RUN_PAGES]:
-            if page.index not in self._slots or not self._has_arrived(self._slots[page.index]):
+            slot = self._slots.get(page.index)
+            held += 0 if page.index in self._pinned else page.padded_bytes
+            if slot is None or held > self._ring.size // _RUN_SHARE or not self._has_arrived(slot):
                 break
-            if page.index not in self._pinned:
-                unpinned += page.padded_bytes
-                if unpinned > self._ring.size // _RUN_SHARE:
-                    break
-            slots.append(self._slots[page.index])
+            slots.append(slot)
         return slots
 
     def _has_arrived(self, slot: Slot) -> bool:
