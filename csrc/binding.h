@@ -49,7 +49,8 @@ void bind_platform(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_linear(nb::module_& m);
-// The methods that measure.
+// The methods of the device that compute experts, and those that measure.
+void bind_experts(nb::module_& m, nb::class_<CpuDevice>& device);
 void bind_measuring(nb::class_<CpuDevice>& device);
 
 }  // namespace estream::binding

@@ -1,52 +1,16 @@
 // The CPU device and what its calls take.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <type_traits>
-
-#include "binding.h"
-#include "cpu_device.h"
+#include "binding_rows.h"
 
 namespace estream::binding {
 
 namespace {
 
-Rows rows(const Floats& a) { return {a.data(), static_cast<int>(a.shape(0)), static_cast<int64_t>(a.shape(1))}; }
-
-// Quantised activations of `rows` tokens in three arrays.
-struct Quantized {
-  Array<int8_t, 2> codes;
-  Floats scales;
-  Array<int32_t, 2> sums;
-
-  Quantized(Array<int8_t, 2> codes, Floats scales, Array<int32_t, 2> sums) : codes(codes), scales(scales), sums(sums) {
-    require(scales.shape(0) == codes.shape(0) && sums.shape(0) == codes.shape(0), "codes, scales and sums differ in rows");
-    require(scales.shape(1) == sums.shape(1) && scales.shape(1) > 0 && codes.shape(1) % scales.shape(1) == 0,
-            "codes must be a whole number of groups");
-  }
-  int group() const { return static_cast<int>(codes.shape(1) / scales.shape(1)); }
-  Activations activations() const {
-    return {{codes.data(), scales.data(), sums.data(), static_cast<int>(codes.shape(1)), static_cast<int>(scales.shape(1))},
-            nullptr,
-            0};
-  }
-};
-
-Activations activations(const Matrix& m, const Quantized& x) {
-  require(static_cast<int>(x.codes.shape(1)) == m.inputs && x.group() == m.group, "activations do not fit the matrix");
-  return x.activations();
-}
-
-Activations activations(const Matrix& m, const Floats& x) {
-  require(static_cast<int>(x.shape(1)) == m.inputs, "activations do not fit the matrix");
-  return {{}, x.data(), static_cast<int64_t>(x.shape(1))};
-}
-
 // A result may be a range of columns of a larger matrix.
 using StridedFloats = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;
-
-const float* floats_at(uintptr_t address) { return reinterpret_cast<const float*>(address); }
 
 template <typename X>
 void matmul(CpuDevice& device, const Matrix& m, uintptr_t address, const X& x, size_t count, const StridedFloats& y,
@@ -77,73 +41,28 @@ struct Attention {
   }
 };
 
-void check_rows(const Array<int32_t, 1>& a, size_t count, int64_t limit, const char* message) {
-  require(a.shape(0) == count, message);
-  for (size_t i = 0; i < count; i++) require(a.data()[i] >= 0 && a.data()[i] < limit, message);
-}
-
-// Offsets count from gate_up's first byte; those of absent biases are zero.
-struct Expert {
-  Matrix gate_up, down;
-  int64_t down_offset, gate_up_bias_offset, down_bias_offset;
-  float alpha, limit;
-
-  Expert(Matrix gate_up, Matrix down, int64_t down_offset, int64_t gate_up_bias_offset, int64_t down_bias_offset, float alpha,
-         float limit)
-      : gate_up(gate_up),
-        down(down),
-        down_offset(down_offset),
-        gate_up_bias_offset(gate_up_bias_offset),
-        down_bias_offset(down_bias_offset),
-        alpha(alpha),
-        limit(limit) {
-    require(gate_up.outputs % 2 == 0 && gate_up.outputs / 2 <= down.inputs, "down does not fit gate and up");
-  }
-  ExpertWeights at(uintptr_t address) const {
-    return {gate_up.at(address),
-            down.at(address + down_offset),
-            gate_up_bias_offset ? floats_at(address + gate_up_bias_offset) : nullptr,
-            down_bias_offset ? floats_at(address + down_bias_offset) : nullptr,
-            alpha,
-            limit};
-  }
-};
-
-template <typename X>
-void expert(CpuDevice& device, const Expert& e, uintptr_t address, const X& x, const Array<int32_t, 1>& tokens,
-            const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized* quantized,
-            const Floats& y) {
-  const size_t count = tokens.shape(0);
-  require(weights.shape(0) == count, "tokens and weights differ in length");
-  check_rows(to, count, static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
-  require(static_cast<int>(y.shape(1)) >= e.down.outputs, "the result does not fit the expert");
-  require(hidden.shape(0) >= 1 && static_cast<int>(hidden.shape(1)) == e.down.inputs, "scratch does not fit the expert");
-  ExpertScratch scratch = {hidden.data(), nullptr, nullptr, nullptr, static_cast<int>(hidden.shape(0))};
-  if constexpr (std::is_same_v<X, Quantized>) {
-    require(quantized && quantized->codes.shape(0) == hidden.shape(0) && quantized->group() == e.down.group &&
-                static_cast<int>(quantized->codes.shape(1)) == e.down.inputs,
-            "quantised scratch does not fit the expert");
-    scratch.codes = quantized->codes.data();
-    scratch.scales = quantized->scales.data();
-    scratch.sums = quantized->sums.data();
-    check_rows(tokens, count, static_cast<int64_t>(x.codes.shape(0)), "a token is out of range");
-  } else {
-    check_rows(tokens, count, static_cast<int64_t>(x.shape(0)), "a token is out of range");
-  }
-  device.expert(e.at(address), activations(e.gate_up, x), tokens.data(), {to.data(), weights.data()}, static_cast<int>(count),
-                scratch, y.data(), static_cast<int64_t>(y.shape(1)));
-}
-
 void bind_shapes(nb::module_& m) {
+  nb::class_<Norm>(m, "Norm").def(
+      "__init__",
+      [](Norm* self, uintptr_t weight, uintptr_t bias, int columns, float eps) {
+        require(columns > 0, "norm: columns must be positive");
+        new (self) Norm{floats_at(weight), floats_at(bias), columns, eps};
+      },
+      "weight"_a, "bias"_a, "columns"_a, "eps"_a);
+  nb::class_<Router>(m, "Router")
+      .def(
+          "__init__",
+          [](Router* self, const Routing& choice, uintptr_t weight, int lanes, uintptr_t bias, uintptr_t correction) {
+            require(lanes > 0 && lanes % 16 == 0, "router: lanes must be a multiple of 16");
+            new (self) Router{choice, {floats_at(bias), floats_at(correction)}, floats_at(weight), lanes};
+          },
+          "choice"_a, "weight"_a, "lanes"_a, "bias"_a = 0, "correction"_a = 0, nb::keep_alive<1, 2>());
   nb::class_<Quantized>(m, "Quantized")
       .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
            "sums"_a.noconvert());
   nb::class_<Attention>(m, "Attention")
       .def(nb::init<int, int, int, int, float, int>(), "heads"_a, "kv_heads"_a, "head_dim"_a, "value_dim"_a, "scale"_a,
            "window"_a = 0);
-  nb::class_<Expert>(m, "Expert")
-      .def(nb::init<Matrix, Matrix, int64_t, int64_t, int64_t, float, float>(), "gate_up"_a, "down"_a, "down_offset"_a,
-           "gate_up_bias_offset"_a = 0, "down_bias_offset"_a = 0, "alpha"_a = 0.0f, "limit"_a = 0.0f);
 }
 
 template <typename Device>
@@ -159,43 +78,72 @@ void bind_products(Device& device) {
           [](CpuDevice& d, const Matrix& m, uintptr_t address, const Floats& x, const StridedFloats& y, bool add,
              uintptr_t bias, float factor) { matmul(d, m, address, x, x.shape(0), y, {add, factor, floats_at(bias)}); },
           "matrix"_a, "address"_a, "x"_a.noconvert(), "y"_a.noconvert(), "add"_a = false, "bias"_a = 0, "factor"_a = 1.0f,
-          ReleaseGil())
-      .def(
-          "expert",
-          [](CpuDevice& d, const Expert& e, uintptr_t address, const Quantized& x, const Array<int32_t, 1>& tokens,
-             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized& quantized,
-             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, &quantized, y); },
-          "expert"_a, "address"_a, "x"_a, "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
-          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "expert",
-          [](CpuDevice& d, const Expert& e, uintptr_t address, const Floats& x, const Array<int32_t, 1>& tokens,
-             const Array<int32_t, 1>& to, const Array<float, 1>& weights, const Floats& hidden, const Quantized&,
-             const Floats& y) { expert(d, e, address, x, tokens, to, weights, hidden, nullptr, y); },
-          "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(),
-          "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
+          ReleaseGil());
 }
 
-void norm(CpuDevice& device, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
-  require(columns <= x.shape(1) && columns <= y.shape(1) && y.shape(0) == x.shape(0), "norm: shapes differ");
-  device.norm(rows(x), static_cast<int>(columns), floats_at(weight), floats_at(bias), eps, rows(y));
+NormedOutput output(const Rows& x, const Norm& norm, const Floats& to) {
+  require(norm.columns <= x.stride && norm.columns <= static_cast<int>(to.shape(1)) && static_cast<int>(to.shape(0)) == x.rows,
+          "norm: shapes differ");
+  return {to.data(), static_cast<int64_t>(to.shape(1)), {}};
+}
+
+NormedOutput output(const Rows& x, const Norm& norm, const Quantized& to) {
+  const int columns = static_cast<int>(to.codes.shape(1));
+  require(norm.columns <= x.stride && norm.columns <= columns && static_cast<int>(to.codes.shape(0)) == x.rows,
+          "norm: shapes differ");
+  require(to.group() % 16 == 0, "norm: groups must be a multiple of 16");
+  return {nullptr, 0, {to.codes.data(), to.scales.data(), to.sums.data(), columns, to.group()}};
+}
+
+template <typename To>
+void bind_norm(nb::class_<CpuDevice>& device) {
+  device.def(
+      "norm",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const To& to) { d.norm(rows(x), norm, output(rows(x), norm, to)); },
+      "x"_a.noconvert(), "norm"_a, "to"_a.noconvert(), ReleaseGil());
+}
+
+using Ids = Array<int32_t, 2>;
+using Gates = std::optional<Array<float, 1>>;
+
+void route(CpuDevice& device, const Rows& x, const Norm& norm, const NormedOutput& to, const Router& router,
+           const ChosenExperts& chosen) {
+  require(router.choice.experts + (chosen.gates ? 1 : 0) <= router.lanes, "route: the router has too few lanes");
+  device.route(x, norm, to, router, chosen);
+}
+
+ChosenExperts chosen(const Rows& x, const Router& router, const Ids& ids, const Floats& weights, const Gates& gates) {
+  const size_t rows = x.rows, top_k = router.choice.top_k;
+  require(ids.shape(0) == rows && weights.shape(0) == rows && (!gates || gates->shape(0) == rows), "route: rows differ");
+  require(ids.shape(1) == top_k && weights.shape(1) == top_k, "route: ids and weights must have top_k columns");
+  return {ids.data(), weights.data(), gates ? gates->data() : nullptr};
+}
+
+template <typename To>
+void bind_route(nb::class_<CpuDevice>& device) {
+  device.def(
+      "route",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const To& to, const Router& router, const Ids& ids,
+         const Floats& weights, const Gates& gates) {
+        route(d, rows(x), norm, output(rows(x), norm, to), router, chosen(rows(x), router, ids, weights, gates));
+      },
+      "x"_a.noconvert(), "norm"_a, "to"_a.noconvert(), "router"_a, "ids"_a.noconvert(), "weights"_a.noconvert(),
+      "gates"_a.noconvert().none() = nb::none(), ReleaseGil());
+}
+
+void bind_predict(nb::class_<CpuDevice>& device) {
+  device.def(
+      "predict",
+      [](CpuDevice& d, const Floats& x, const Norm& norm, const Router& router, const Ids& ids, const Floats& weights) {
+        require(norm.columns <= static_cast<int>(x.shape(1)), "norm: shapes differ");
+        route(d, rows(x), norm, {}, router, chosen(rows(x), router, ids, weights, {}));
+      },
+      "x"_a.noconvert(), "norm"_a, "router"_a, "ids"_a.noconvert(), "weights"_a.noconvert(), ReleaseGil());
 }
 
 template <typename Device>
 void bind_rows(Device& device) {
   device
-      .def(
-          "rms_norm",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, size_t columns, float eps, const Floats& y) {
-            norm(d, x, weight, 0, columns, eps, y);
-          },
-          "x"_a.noconvert(), "weight"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "layer_norm",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, uintptr_t bias, size_t columns, float eps, const Floats& y) {
-            norm(d, x, weight, bias, columns, eps, y);
-          },
-          "x"_a.noconvert(), "weight"_a, "bias"_a, "columns"_a, "eps"_a, "y"_a.noconvert(), ReleaseGil())
       .def(
           "quantize",
           [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
@@ -207,15 +155,18 @@ void bind_rows(Device& device) {
           },
           "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
       .def(
-          "rope",
-          [](CpuDevice& d, const Floats& x, const Floats& cosine, const Floats& sine, int heads, int head_dim) {
-            const int dims = 2 * static_cast<int>(cosine.shape(1));
-            require(dims <= head_dim && static_cast<size_t>(heads) * head_dim <= x.shape(1), "rope: heads do not fit");
+          "rotate",
+          [](CpuDevice& d, const Floats& x, int heads, const Floats& cosine, const Floats& sine, const Norm* norm,
+             float bound) {
+            const int width = static_cast<int>(x.shape(1)), dims = 2 * static_cast<int>(cosine.shape(1));
+            require(heads > 0 && width % heads == 0 && dims <= width / heads, "rotate: heads do not fit");
+            require(!norm || (width % norm->columns == 0 && !norm->bias), "rotate: the norm does not fit the heads");
             require(cosine.shape(0) == x.shape(0) && sine.shape(0) == x.shape(0) && sine.shape(1) == cosine.shape(1),
-                    "rope: angles do not fit");
-            d.rope(rows(x), cosine.data(), sine.data(), heads, head_dim, dims);
+                    "rotate: angles do not fit");
+            d.rotate(rows(x), {heads, width / heads, bound, norm}, {cosine.data(), sine.data(), dims});
           },
-          "x"_a.noconvert(), "cosine"_a.noconvert(), "sine"_a.noconvert(), "heads"_a, "head_dim"_a, ReleaseGil());
+          "x"_a.noconvert(), "heads"_a, "cosine"_a.noconvert(), "sine"_a.noconvert(), "norm"_a.none() = nb::none(),
+          "bound"_a = 0.0f, ReleaseGil());
 }
 
 template <typename Device>
@@ -260,15 +211,7 @@ void bind_attention_and_router(Device& device) {
             check_rows(to, x.shape(0), static_cast<int64_t>(y.shape(0)), "a row of the result is out of range");
             d.scatter_add(rows(x), {to.data(), weights.data()}, rows(y));
           },
-          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil())
-      .def(
-          "router",
-          [](CpuDevice& d, const Floats& x, uintptr_t weight, int hidden, const Floats& logits) {
-            require(logits.shape(1) % 16 == 0 && logits.shape(0) == x.shape(0) && hidden <= static_cast<int>(x.shape(1)),
-                    "router: shapes differ");
-            d.router(rows(x), reinterpret_cast<const float*>(weight), hidden, static_cast<int>(logits.shape(1)), logits.data());
-          },
-          "x"_a.noconvert(), "weight"_a, "hidden"_a, "logits"_a.noconvert(), ReleaseGil());
+          "x"_a.noconvert(), "to"_a.noconvert(), "weights"_a.noconvert(), "y"_a.noconvert(), ReleaseGil());
 }
 
 }  // namespace
@@ -288,6 +231,12 @@ void bind_device(nb::module_& m) {
                     .def_prop_ro("variant", &CpuDevice::variant)
                     .def_prop_ro("threads", &CpuDevice::threads);
   bind_products(device);
+  bind_experts(m, device);
+  bind_norm<Quantized>(device);
+  bind_norm<Floats>(device);
+  bind_route<Quantized>(device);
+  bind_route<Floats>(device);
+  bind_predict(device);
   bind_rows(device);
   bind_attention_and_router(device);
   bind_measuring(device);

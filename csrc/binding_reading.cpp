@@ -110,6 +110,16 @@ void bind_reading(nb::module_& m) {
           },
           "file"_a, "offset"_a, "address"_a, "length"_a, "pages"_a)
       .def(
+          "gather",
+          [](Reader& r, int file, const std::vector<std::tuple<uint64_t, uintptr_t, uint64_t>>& parts) {
+            require(!parts.empty(), "nothing to gather");
+            std::vector<Scattered> scattered;
+            for (const auto& [offset, address, length] : parts)
+              scattered.push_back({offset, reinterpret_cast<uint8_t*>(address), length});
+            return r.gather(file, scattered);
+          },
+          "file"_a, "parts"_a)
+      .def(
           "wait",
           [](Reader& r, uint64_t ticket, double timeout_s) {
             const ReadOutcome o = r.wait(ticket, timeout_s);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "binding.h"
+#include "binding_rows.h"
 #include "routing.h"
 
 namespace estream::binding {
@@ -54,6 +54,21 @@ void bind_routing(nb::module_& m) {
       },
       "routing"_a, "logits"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(), "bias"_a = 0, "correction"_a = 0,
       ReleaseGil());
+  m.def(
+      "list_by_expert",
+      [](const Array<int32_t, 2>& ids, const Floats& weights, const Array<int32_t, 1>& tokens, const Array<float, 1>& sorted,
+         const Array<int64_t, 1>& starts) {
+        const size_t count = ids.size();
+        const int experts = static_cast<int>(starts.shape(0)) - 1;
+        require(weights.shape(0) == ids.shape(0) && weights.shape(1) == ids.shape(1) && tokens.shape(0) == count &&
+                    sorted.shape(0) == count && experts >= 1,
+                "list_by_expert: shapes differ");
+        check_rows(ids.data(), count, experts, "an expert is out of range");
+        list_by_expert(ids.data(), weights.data(), static_cast<int>(ids.shape(0)), static_cast<int>(ids.shape(1)), experts,
+                       tokens.data(), sorted.data(), starts.data());
+      },
+      "ids"_a.noconvert(), "weights"_a.noconvert(), "tokens"_a.noconvert(), "sorted_weights"_a.noconvert(),
+      "starts"_a.noconvert(), ReleaseGil());
   m.def(
       "sigmoid_gates",
       [](const Floats& logits, int column, const Array<float, 1>& gates) {

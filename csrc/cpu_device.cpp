@@ -35,20 +35,50 @@ int64_t CpuDevice::peak(int64_t (*loop)(int64_t rounds), int64_t rounds) {
   return done;
 }
 
-void CpuDevice::norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y) {
-  const Timed timed(*this, Work::norms);
-  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
-    const int end = std::min(x.rows, (task + 1) * kSmallRows);
-    for (int r = task * kSmallRows; r < end; r++) {
-      float* row = y.data + r * y.stride;
-      const float* from = x.data + r * x.stride;
-      if (bias)
-        kernels_.layer_norm(from, weight, bias, eps, row, columns);
+template <typename Then>
+void CpuDevice::normalise(Rows x, const Norm& norm, const NormedOutput& to, int scratch_floats, const Then& then) {
+  const int64_t stride = to.floats ? to.float_stride : blocks(norm.columns, 16) * int64_t{16};
+  const int64_t own = kSmallRows * stride + scratch_floats;
+  const size_t bytes = own * threads() * sizeof(float);
+  if (!normed_ || normed_->bytes() < bytes) normed_ = std::make_unique<Arena>(bytes);
+  const QuantizedOutput& q = to.quantized;
+  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int thread) {
+    const int first = task * kSmallRows, rows = std::min(kSmallRows, x.rows - first);
+    float* scratch = reinterpret_cast<float*>(normed_->base()) + thread * own;
+    float* normed = to.floats ? to.floats + first * stride : scratch + scratch_floats;
+    for (int64_t r = 0; r < rows; r++) {
+      const float* from = x.data + (first + r) * x.stride;
+      float* row = normed + r * stride;
+      if (norm.bias)
+        kernels_.layer_norm(from, norm.weight, norm.bias, norm.eps, row, norm.columns);
       else
-        kernels_.rms_norm(from, weight, eps, row, columns);
-      std::fill(row + columns, row + y.stride, 0.0f);
+        kernels_.rms_norm(from, norm.weight, norm.eps, row, norm.columns);
+      std::fill(row + norm.columns, row + stride, 0.0f);
+      if (q.codes) {
+        const int64_t at = first + r, groups = q.columns / q.group;
+        kernels_.quantize_row(row, norm.columns, q.columns, q.group, q.codes + at * q.columns, q.scales + at * groups,
+                              q.sums + at * groups);
+      }
     }
+    then(first, rows, normed, stride, scratch);
   });
+}
+
+void CpuDevice::norm(Rows x, const Norm& norm, const NormedOutput& to) {
+  const Timed timed(*this, Work::norms);
+  normalise(x, norm, to, 0, [](int, int, const float*, int64_t, float*) {});
+}
+
+void CpuDevice::route(Rows x, const Norm& norm, const NormedOutput& to, const Router& router, const ChosenExperts& chosen) {
+  const Timed timed(*this, Work::router);
+  const Routing& choice = router.choice;
+  normalise(x, norm, to, kSmallRows * router.lanes,
+            [&](int first, int rows, const float* normed, int64_t stride, float* logits) {
+              kernels_.router(normed, stride, rows, router.weight, norm.columns, router.lanes, logits);
+              const int64_t at = int64_t{first} * choice.top_k;
+              estream::route(choice, router.biases, logits, rows, router.lanes, chosen.ids + at, chosen.weights + at);
+              if (chosen.gates) sigmoid_gates(logits, rows, router.lanes, choice.experts, chosen.gates + first);
+            });
 }
 
 void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums) {
@@ -62,13 +92,21 @@ void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* cod
   });
 }
 
-void CpuDevice::rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim, int dims) {
+void CpuDevice::rotate(Rows x, const Heads& heads, const Angles& angles) {
   const Timed timed(*this, Work::rope);
-  const int64_t half = dims / 2;
+  const int64_t half = angles.dims / 2;
+  const int width = heads.heads * heads.head_dim;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
-    for (int r = task * kSmallRows; r < end; r++)
-      kernels_.rope(x.data + r * x.stride, cosine + r * half, sine + r * half, heads, head_dim, dims);
+    for (int64_t r = task * kSmallRows; r < end; r++) {
+      float* row = x.data + r * x.stride;
+      if (const Norm* norm = heads.norm)
+        for (int at = 0; at < width; at += norm->columns)
+          kernels_.rms_norm(row + at, norm->weight, norm->eps, row + at, norm->columns);
+      if (heads.bound > 0.0f)
+        for (int i = 0; i < width; i++) row[i] = std::clamp(row[i], -heads.bound, heads.bound);
+      kernels_.rope(row, angles.cosine + r * half, angles.sine + r * half, heads.heads, heads.head_dim, angles.dims);
+    }
   });
 }
 
@@ -154,11 +192,11 @@ void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows va
   const Timed timed(*this, Work::keys_and_values);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int bytes = attention_.element_bytes;
-  // Neighbouring rows share cache lines, so one task stores whole blocks of them.
+  // Neighbouring rows of a head share cache lines, so one task stores whole blocks of them, head by head.
   pool_.run(blocks(keys.rows, 2 * kKeyBlock), [&](int task, int) {
     const int end = std::min(keys.rows, (task + 1) * 2 * kKeyBlock);
-    for (int r = task * 2 * kKeyBlock; r < end; r++)
-      for (int h = 0; h < shape.kv_heads; h++) {
+    for (int h = 0; h < shape.kv_heads; h++)
+      for (int r = task * 2 * kKeyBlock; r < end; r++) {
         const int64_t base = h * kv.capacity;
         attention_.store({keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim,
                           values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim, shape.head_dim,
@@ -194,15 +232,6 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
     if (head == 0)
       for (int r = block * query_block; r < end; r++)
         std::fill(out.data + r * out.stride + width, out.data + (r + 1) * out.stride, 0.0f);
-  });
-}
-
-void CpuDevice::router(Rows x, const float* weight, int hidden, int lanes, float* logits) {
-  const Timed timed(*this, Work::router);
-  pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
-    const int first = task * kSmallRows, rows = std::min(kSmallRows, x.rows - first);
-    kernels_.router(x.data + first * x.stride, x.stride, rows, weight, hidden, lanes,
-                    logits + static_cast<int64_t>(first) * lanes);
   });
 }
 

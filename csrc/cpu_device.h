@@ -8,6 +8,7 @@
 
 #include "arena.h"
 #include "kernels/kernels.h"
+#include "routing.h"
 #include "thread_pool.h"
 
 namespace estream {
@@ -24,6 +25,61 @@ struct Activations {
   QuantizedRows quantized;
   const float* floats;
   int64_t float_stride;
+};
+
+// RMSNorm, or LayerNorm where there is a bias, of the first `columns` of a row.
+struct Norm {
+  const float* weight;
+  const float* bias;
+  int columns;
+  float eps;
+};
+
+// Queries or keys of a row: heads side by side. Before they are rotated they may be normalised, head by head or all as one, and
+// bounded where the bound is not 0.
+struct Heads {
+  int heads, head_dim;
+  float bound;
+  const Norm* norm;
+};
+
+// Angles [rows, dims / 2] by which the first `dims` values of each head are rotated.
+struct Angles {
+  const float* cosine;
+  const float* sine;
+  int dims;
+};
+
+// Where rows go as codes, `columns` of them a row, in groups.
+struct QuantizedOutput {
+  int8_t* codes;
+  float* scales;
+  int32_t* sums;
+  int columns, group;
+};
+
+// What becomes of normalised rows: floats, codes, or what only the router sees; null for what is not wanted. Columns behind
+// the norm's last are set to zero.
+struct NormedOutput {
+  float* floats = nullptr;
+  int64_t float_stride = 0;
+  QuantizedOutput quantized = {};
+};
+
+// A layer's router: weights [hidden, lanes].
+struct Router {
+  const Routing& choice;
+  RouterBiases biases;
+  const float* weight;
+  int lanes;
+};
+
+// The experts of each row, ids and weights [rows, top_k]; where there are gates, the sigmoid of the logit behind the last
+// expert.
+struct ChosenExperts {
+  int32_t* ids;
+  float* weights;
+  float* gates;
 };
 
 struct AttentionShape {
@@ -93,11 +149,12 @@ class CpuDevice {
   double seconds(Work work) const { return seconds_[static_cast<size_t>(work)]; }
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
-  // RMSNorm, or LayerNorm where there is a bias. Columns of y behind the last are set to zero.
-  void norm(Rows x, int columns, const float* weight, const float* bias, float eps, Rows y);
+  void norm(Rows x, const Norm& norm, const NormedOutput& to);
+  // The same, and the experts of the normalised rows, while those are in the cache.
+  void route(Rows x, const Norm& norm, const NormedOutput& to, const Router& router, const ChosenExperts& chosen);
   void quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
-  // Rotates the first `dims` values of each head.
-  void rope(Rows x, const float* cosine, const float* sine, int heads, int head_dim, int dims);
+  // Normalises, bounds and rotates heads in place.
+  void rotate(Rows x, const Heads& heads, const Angles& angles);
   // y[row] = x[row] . w + bias, or factor times that added to y.
   void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride,
               const ProductOptions& options);
@@ -106,7 +163,6 @@ class CpuDevice {
   // sinks: one score a head, or null.
   void attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases, KeyValues kv,
                  const float* sinks, Rows out);
-  void router(Rows x, const float* weight, int hidden, int lanes, float* logits);
   // y[to.rows[i]] += to.weights[i] * expert(x[tokens[i]]).
   void expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
               const ExpertScratch& scratch, float* y, int64_t y_stride);
@@ -134,6 +190,10 @@ class CpuDevice {
     std::chrono::steady_clock::time_point begin_;
   };
 
+  // Calls then(first, rows, normed, stride, scratch) for each few rows, on any thread, behind their norm. Each thread has
+  // scratch_floats of scratch.
+  template <typename Then>
+  void normalise(Rows x, const Norm& norm, const NormedOutput& to, int scratch_floats, const Then& then);
   // The products of all panels, by rows or by tiles of 16 rows.
   void panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out);
   void tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count, const PanelOutput& out);
@@ -148,8 +208,8 @@ class CpuDevice {
   // Scratch lies on huge pages: under a hypervisor a miss of the address translation costs more than one of the cache.
   size_t scratch_floats_;
   Arena scratch_;
-  // Rows in tile order; grows to the widest matrix once.
-  std::unique_ptr<Arena> tiles_;
+  // Rows in tile order, and a few normalised rows of each thread; they grow to the widest once.
+  std::unique_ptr<Arena> tiles_, normed_;
 };
 
 // From projected rates and steps [rows, 2 * heads] to decays and rates, in place: exp(-exp(log_rates) * softplus(step + bias))

@@ -72,9 +72,24 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
     queue_.push_back({file, offset + begin, address + begin, end - begin, first + covered, first + last - 1});
     asked++;
   }
-  // A lane that is woken for nothing takes time from computing.
-  for (size_t i = std::min(asked, lanes_.size()); i > 0; i--) work_.notify_one();
+  wake_lanes(asked);
   return first;
+}
+
+uint64_t Reader::gather(int file, const std::vector<Scattered>& parts) {
+  std::lock_guard lock(mutex_);
+  drop_settled_pages();
+  const uint64_t ticket = first_live_ + pages_.size(), offset = parts.front().offset;
+  const int requests = static_cast<int>(parts.size());
+  pages_.push_back({nullptr, offset, 0, 0, false, requests, {ReadState::ready, 0, offset}, {ReadState::pending, 0, offset}});
+  for (const Scattered& part : parts) queue_.push_back({file, part.offset, part.address, part.length, ticket, ticket});
+  wake_lanes(parts.size());
+  return ticket;
+}
+
+void Reader::wake_lanes(size_t requests) {
+  // A lane that is woken for nothing takes time from computing.
+  for (size_t i = std::min(requests, lanes_.size()); i > 0; i--) work_.notify_one();
 }
 
 void Reader::drop_settled_pages() {
@@ -149,8 +164,10 @@ void Reader::lane(int index) {
     lock.lock();
     if (recording_) events_.push_back({index, false, request.file, request.offset, request.length, begin, end});
     if (--reading_ == 0) stats_.busy_s += now() - busy_since_;
-    finish(index, request, outcome, lock);
+    const bool published = finish(index, request, outcome, lock);
     in_flight_--;
+    // Who waits is woken for something; cancelling waits for the last request.
+    if (!published && in_flight_ > 0) continue;
     published_count_.fetch_add(1, std::memory_order_release);
     published_.notify_all();
   }
@@ -176,8 +193,10 @@ ReadOutcome Reader::read(const Request& request) {
   return {ReadState::ready, 0, 0};
 }
 
-// Called with the lock held; lets go of it while a checksum is computed. The page is this lane's alone by then.
-void Reader::finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock) {
+// Returns whether a page was published. Called with the lock held; lets go of it while a checksum is computed. The page is this
+// lane's alone by then.
+bool Reader::finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock) {
+  bool published = false;
   stats_.requests++;
   if (outcome.state == ReadState::ready) stats_.bytes += request.length;
   for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++) {
@@ -198,7 +217,9 @@ void Reader::finish(int lane, const Request& request, const ReadOutcome& outcome
       if (!right) result.state = ReadState::failed_checksum;
     }
     page(ticket).outcome = result;
+    published = true;
   }
+  return published;
 }
 
 }  // namespace estream

@@ -25,6 +25,13 @@ struct PagePart {
   bool verify;
 };
 
+// Bytes of a file that go to an address.
+struct Scattered {
+  uint64_t offset;
+  uint8_t* address;
+  uint64_t length;
+};
+
 enum class ReadState { pending, ready, failed_io, failed_short, failed_checksum, cancelled };
 
 struct ReadOutcome {
@@ -62,6 +69,8 @@ class Reader {
   // Asks for one run, whose address, offset and length are multiples of 4096 where reads are direct; returns the ticket of its
   // first page, the others follow on. Never waits.
   uint64_t submit(int file, uint64_t offset, uint8_t* address, uint64_t length, const std::vector<PagePart>& pages);
+  // Asks for bytes that lie anywhere in one file, each by one request; one ticket for all, which are not checked.
+  uint64_t gather(int file, const std::vector<Scattered>& parts);
   // Spins briefly, then sleeps until the page is published or the time is over; pending means the latter.
   ReadOutcome wait(uint64_t ticket, double timeout_s);
   bool is_published(uint64_t ticket);
@@ -93,7 +102,8 @@ class Reader {
 
   void lane(int index);
   ReadOutcome read(const Request& request);
-  void finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock);
+  bool finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock);
+  void wake_lanes(size_t requests);
   Page& page(uint64_t ticket) { return pages_[ticket - first_live_]; }
   void drop_settled_pages();
 

@@ -111,6 +111,20 @@ void route(const Routing& routing, const RouterBiases& biases, const float* logi
   }
 }
 
+void list_by_expert(const int32_t* ids, const float* weights, int rows, int top_k, int experts, int32_t* tokens, float* sorted,
+                    int64_t* starts) {
+  const int64_t count = int64_t{rows} * top_k;
+  std::fill(starts, starts + experts + 1, 0);
+  for (int64_t i = 0; i < count; i++) starts[ids[i] + 1]++;
+  for (int e = 0; e < experts; e++) starts[e + 1] += starts[e];
+  std::vector<int64_t> next(starts, starts + experts);
+  for (int64_t i = 0; i < count; i++) {
+    const int64_t to = next[ids[i]]++;
+    tokens[to] = static_cast<int32_t>(i / top_k);
+    sorted[to] = weights[i];
+  }
+}
+
 void sigmoid_gates(const float* logits, int rows, int lanes, int column, float* gates) {
   for (int64_t r = 0; r < rows; r++) gates[r] = sigmoid(logits[r * lanes + column]);
 }

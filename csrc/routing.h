@@ -36,6 +36,11 @@ struct RouterBiases {
 void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int lanes, int32_t* ids,
            float* weights);
 
+// Per expert, the tokens that chose it in rising order and their weights: ids and weights [rows, top_k] -> tokens and sorted
+// [rows * top_k], of which expert e owns [starts[e], starts[e + 1]).
+void list_by_expert(const int32_t* ids, const float* weights, int rows, int top_k, int experts, int32_t* tokens, float* sorted,
+                    int64_t* starts);
+
 // gates[r] = sigmoid(logits[r, column]).
 void sigmoid_gates(const float* logits, int rows, int lanes, int column, float* gates);
 

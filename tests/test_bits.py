@@ -71,7 +71,7 @@ def test_logits_are_identical(package, alone, spare, threads, lanes, request, ch
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "CHUNK", chunk)
-        for module in ("cpu", "cpu_attention", "cpu_delta", "cpu_mlp"):
+        for module in ("cpu", "cpu_attention", "cpu_delta"):
             patch.setattr(f"estream.devices.{module}.CHUNK", chunk)
         patch.setattr(activations, "EXPERT_ROWS", max(1, chunk // 2))
         with Model(package, options) as model:

@@ -75,7 +75,7 @@ def test_streamed_and_in_company(package: Package, alone: list[np.ndarray], whic
 
 def test_chunks(package: Package, alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(activations, "CHUNK", 17)
-    for module in ("cpu", "cpu_attention", "cpu_delta", "cpu_mlp"):
+    for module in ("cpu", "cpu_attention", "cpu_delta"):
         monkeypatch.setattr(f"estream.devices.{module}.CHUNK", 17)
     monkeypatch.setattr(activations, "EXPERT_ROWS", 11)
     with estream.load(package.path, threads=3) as model:

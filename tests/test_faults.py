@@ -16,8 +16,10 @@ import pytest
 from cgroup import estream_command
 
 import estream
+from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
+from estream.engine.pager import Pager
 from estream.errors import CancelledError, ReadError
 from estream.package.package import Package, open_package
 from estream.units import KiB
@@ -168,8 +170,10 @@ ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) { return pread64
 
 PROGRAM = """
 import os, sys, numpy as np, estream
+from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.engine.model import Model
 from estream.engine.options import LoadOptions
+from estream.engine.pager import Pager
 from estream.package.package import open_package
 threads = lambda: len(os.listdir("/proc/self/task"))
 before = threads()
@@ -229,38 +233,69 @@ def test_faults_of_the_system_are_survived_or_named(fault, every, message, demo_
     assert last == "threads left: 0"
 
 
+@pytest.mark.parametrize("room", [1, 3, 100, 1000])
+def test_embedding_rows_come_whole_through_any_memory_and_a_damaged_one_is_named(copy: Package, room: int):
+    record = copy.manifest.embedding_record_bytes
+    memory = np.zeros((room * scratch_bytes_per_row(record) + 4096,), np.uint8)
+    begin = -memory.ctypes.data % 4096
+    memory = memory[begin : begin + room * scratch_bytes_per_row(record)]
+    reader = copy.open_reader(3, 64 * KiB, True)
+    pager = Pager(reader, [copy.pages_path, copy.embedding_path], (), 64 * KiB, {})
+    ids = np.random.default_rng(room).integers(0, 700, 900).astype(np.int32)
+    out = np.empty((900, copy.manifest.config.hidden), np.float32)
+
+    def read() -> None:
+        embedding = EmbeddingReader(copy, reader, pager)
+        embedding.start(ids, memory, memory.ctypes.data)
+        embedding.finish(out)
+
+    read()
+    rows = np.fromfile(copy.embedding_path, np.uint8, 700 * record).reshape(700, record)[:, :-8]
+    assert copy.manifest.embedding_dtype == "bfloat16"
+    np.testing.assert_array_equal(out.view(np.uint32), rows.copy().view(np.uint16).astype(np.uint32)[ids] << 16)
+    damaged = int(ids[450])
+    _flip(copy.embedding_path, damaged * record + 7)
+    with pytest.raises(ReadError, match=rf"embedding row {damaged} at offset {damaged * record}: wrong checksum"):
+        read()
+
+
 def test_an_interrupt_stops_and_leaves_the_model_usable(demo_package: Package, expected: np.ndarray):
     with _streaming(demo_package) as model:
-        original, calls = model._device.expert, []
+        original, calls = model._device.experts, []
 
-        def interrupted(spec, address):
-            calls.append(spec)
-            if len(calls) == 20:
+        def interrupted(pages):
+            calls.append(pages)
+            if len(calls) == 5:
                 raise KeyboardInterrupt
-            original(spec, address)
+            original(pages)
 
-        model._device.expert = interrupted
+        model._device.experts = interrupted
         with pytest.raises(KeyboardInterrupt):
             model.prefill(IDS)
-        model._device.expert = original
+        model._device.experts = original
         np.testing.assert_array_equal(model.prefill(IDS).logits, expected)
 
 
-def test_a_cancelled_sweep_stops_at_its_next_page(demo_package: Package, expected: np.ndarray):
+@pytest.mark.parametrize("resident", [False, True])
+def test_a_cancelled_sweep_stops_at_its_next_run_of_pages(demo_package: Package, expected: np.ndarray, resident: bool):
     with _streaming(demo_package) as model:
-        original, calls = model._device.expert, []
+        if resident:
+            model.prefill(IDS)
+        original, calls = model._device.experts, []
 
-        def slow(spec, address):
-            calls.append(spec)
-            if len(calls) == 20:
+        def slow(pages):
+            calls.append(pages)
+            if len(calls) == 5:
                 model.cancel()
-            original(spec, address)
+            original(pages)
 
-        model._device.expert = slow
+        model._device.experts = slow
         with pytest.raises(CancelledError):
             model.prefill(IDS)
-        assert len(calls) == 20
-        model._device.expert = original
+        assert len(calls) == 5
+        if resident:
+            assert max(map(len, calls)) > 1
+        model._device.experts = original
         np.testing.assert_array_equal(model.prefill(IDS).logits, expected)
 
 

@@ -186,6 +186,17 @@ def variant_results():
             floats = np.empty((13, 70), np.float32)
             device.matmul(matrix, packed.ctypes.data, x, floats)
             result[f"float_{bits}_{group}"] = floats
+    # Rows of all sizes, some so small or large that their groups are quantised one by one; the last group is not whole.
+    edges = rng.standard_normal((80, 1100)).astype(np.float32) * np.logspace(-44, 38, 80, dtype=np.float64)[:, None]
+    edges[::7, ::3] = 0.0
+    edges = np.clip(edges, -3e38, 3e38).astype(np.float32)
+    for group in (32, 64, 128):
+        columns = -(-1100 // group) * group
+        codes, scales = np.empty((80, columns), np.int8), np.empty((80, columns // group), np.float32)
+        sums = np.empty(scales.shape, np.int32)
+        device.quantize(edges, 1100, _native.Quantized(codes, scales, sums))
+        np.testing.assert_array_equal(codes.reshape(80, -1, group).sum(2, dtype=np.int32), sums)
+        result |= {f"exact_edge_codes_{group}": codes, f"exact_edge_scales_{group}": scales}
     shape = _native.Attention(4, 2, 64, 64, 0.125)
     k, v = (rng.standard_normal((13, 128)).astype(np.float32) for _ in range(2))
     keys, values = np.zeros(2 * 32 * 64 * 4, np.uint8), np.zeros(2 * 32 * 64 * 4, np.uint8)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from estream import _native
+from estream.engine.routing import RoutingLists
 
 TOKENS = 300
 
@@ -105,3 +106,18 @@ def test_a_gate_is_the_sigmoid_of_its_column():
 def test_routing_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         _native.Routing(**{"experts": 8, "top_k": 2} | arguments)
+
+
+def test_lists_hold_each_experts_tokens_in_rising_order():
+    rng = np.random.default_rng(3)
+    ids = np.stack([rng.permutation(9)[:3] for _ in range(TOKENS)]).astype(np.int32)
+    weights = rng.random(ids.shape, np.float32)
+    lists = RoutingLists.of(ids, weights, 12)
+    assert lists.used == frozenset(range(9))
+    for expert in range(12):
+        tokens, places = np.nonzero(ids == expert)
+        found, found_weights = lists.of_expert(expert)
+        np.testing.assert_array_equal(found, tokens)
+        np.testing.assert_array_equal(found_weights, weights[tokens, places])
+    with pytest.raises(ValueError, match="an expert is out of range"):
+        RoutingLists.of(ids, weights, 8)

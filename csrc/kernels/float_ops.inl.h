@@ -2,6 +2,9 @@
 // does not depend on the rows beside it.
 #pragma once
 #include "kernels.h"
+#if defined(__AVX512VNNI__)
+#include "quantize_avx512.h"
+#endif
 
 namespace estream::ESTREAM_VARIANT {
 
@@ -86,7 +89,7 @@ inline void quantize_row(const float* x, int columns, int padded, int group, int
     if (i + 16 <= columns) return load(x + i);
     return i < columns ? load_part(x + i, columns - i) : zero();
   };
-  for (int g = 0; g * group < padded; g++) {
+  const auto quantize_group = [&](int g) {
     const int begin = g * group;
     F16 largest = zero();
     for (int i = 0; i < group; i += 16) largest = max(largest, abs(at(begin + i)));
@@ -102,7 +105,15 @@ inline void quantize_row(const float* x, int columns, int padded, int group, int
     scales[g] = peak / 127.0f;
     // Whole numbers below 2^24 add up exactly in any order.
     sums[g] = static_cast<int32_t>(sum_tree(sum));
-  }
+  };
+  int g = 0;
+#if defined(__AVX512VNNI__)
+  if (group == 64)
+    for (; 64 * (g + 4) <= columns; g += 4)
+      if (!quantize_four_groups(x + 64 * g, codes + 64 * g, scales + g, sums + g))
+        for (int i = g; i < g + 4; i++) quantize_group(i);
+#endif
+  for (; g * group < padded; g++) quantize_group(g);
 }
 
 inline void rope(float* x, const float* cosine, const float* sine, int heads, int head_dim, int dims) {

@@ -14,6 +14,7 @@
   TEST(arena_is_aligned_zeroed_writable)            \
   TEST(reader_reads_runs_direct_and_buffered)       \
   TEST(direct_reads_take_multiples_of_64_kib)       \
+  TEST(reader_gathers_scattered_parts)              \
   TEST(reader_reports_failed_pages)                 \
   TEST(reader_reports_what_cannot_be_read)          \
   TEST(reader_refuses_directories)                  \

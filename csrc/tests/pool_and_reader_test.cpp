@@ -135,6 +135,30 @@ void reader_reads_runs_direct_and_buffered() {
       }
 }
 
+// Parts of any order and length under one ticket, while runs are read too; one that ends behind the file fails all.
+void reader_gathers_scattered_parts() {
+  const TestFile file;
+  Random random{2};
+  Arena arena(256 * kBlock);
+  for (const bool direct : {false, true}) {
+    Reader reader(file.paths, 3, 2 * kBlock, direct, checksum);
+    for (int round = 0; round < 20; round++) {
+      std::vector<Scattered> parts;
+      for (uint64_t at = 0; at + 4 * kBlock <= 128 * kBlock; at += 4 * kBlock)
+        parts.push_back({random.below(50) * kBlock, arena.base() + at, (1 + random.below(4)) * kBlock});
+      const uint64_t gathered = reader.gather(0, parts);
+      const uint64_t page = reader.submit(0, 0, arena.base() + 128 * kBlock, kBlock, {{0, kBlock, 0, false}});
+      CHECK(page == gathered + 1 && settled(reader, page).state == ReadState::ready);
+      CHECK(settled(reader, gathered).state == ReadState::ready);
+      for (const Scattered& part : parts)
+        CHECK(std::memcmp(part.address, file_bytes(part.offset, part.length).data(), part.length) == 0);
+      parts[round].offset = uint64_t{1} << 40;
+      const ReadOutcome outcome = settled(reader, reader.gather(0, parts));
+      CHECK(outcome.state == ReadState::failed_short && outcome.file_offset == parts[round].offset);
+    }
+  }
+}
+
 void reader_reports_failed_pages() {
   for (const uint64_t size : {uint64_t{10000}, 3 * kBlock})
     for (const bool direct : {false, true}) {

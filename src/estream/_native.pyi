@@ -19,6 +19,7 @@ class Arena:
 class Reader:
     def __init__(self, paths: Sequence[str], lanes: int, request_bytes: int, direct: bool) -> None: ...
     def submit(self, file: int, offset: int, address: int, length: int, pages: Sequence[tuple[int, int, int, bool]]) -> int: ...
+    def gather(self, file: int, parts: Sequence[tuple[int, int, int]]) -> int: ...
     def wait(self, ticket: int, timeout_s: float) -> tuple[str, int, int]: ...
     def is_published(self, ticket: int) -> bool: ...
     def cancel(self) -> None: ...
@@ -96,23 +97,17 @@ def error_text(code: int) -> str: ...
 
 KEY_RUN: int = 32
 
+class Norm:
+    def __init__(self, weight: int, bias: int, columns: int, eps: float) -> None: ...
+
+class Router:
+    def __init__(self, choice: Routing, weight: int, lanes: int, bias: int = 0, correction: int = 0) -> None: ...
+
 class Quantized:
     def __init__(self, codes: NDArray[numpy.int8], scales: NDArray[numpy.float32], sums: NDArray[numpy.int32]) -> None: ...
 
 class Attention:
     def __init__(self, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float, window: int = 0) -> None: ...
-
-class Expert:
-    def __init__(
-        self,
-        gate_up: Matrix,
-        down: Matrix,
-        down_offset: int,
-        gate_up_bias_offset: int = 0,
-        down_bias_offset: int = 0,
-        alpha: float = 0.0,
-        limit: float = 0.0,
-    ) -> None: ...
 
 class CpuDevice:
     def __init__(self, threads: int, exact_attention: bool = False) -> None: ...
@@ -170,13 +165,68 @@ class CpuDevice:
         quantized: Quantized,
         y: NDArray[numpy.float32],
     ) -> None: ...
-    def rms_norm(self, x: NDArray[numpy.float32], weight: int, columns: int, eps: float, y: NDArray[numpy.float32]) -> None: ...
-    def layer_norm(
-        self, x: NDArray[numpy.float32], weight: int, bias: int, columns: int, eps: float, y: NDArray[numpy.float32]
+    @overload
+    def experts(
+        self,
+        expert: Expert,
+        pages: Sequence[tuple[int, int, int]],
+        x: Quantized,
+        tokens: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        hidden: NDArray[numpy.float32],
+        quantized: Quantized,
+        y: NDArray[numpy.float32],
+    ) -> None: ...
+    @overload
+    def experts(
+        self,
+        expert: Expert,
+        pages: Sequence[tuple[int, int, int]],
+        x: NDArray[numpy.float32],
+        tokens: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        hidden: NDArray[numpy.float32],
+        quantized: Quantized,
+        y: NDArray[numpy.float32],
+    ) -> None: ...
+    @overload
+    def norm(self, x: NDArray[numpy.float32], norm: Norm, to: Quantized) -> None: ...
+    @overload
+    def norm(self, x: NDArray[numpy.float32], norm: Norm, to: NDArray[numpy.float32]) -> None: ...
+    @overload
+    def route(
+        self,
+        x: NDArray[numpy.float32],
+        norm: Norm,
+        to: Quantized,
+        router: Router,
+        ids: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        gates: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
+    @overload
+    def route(
+        self,
+        x: NDArray[numpy.float32],
+        norm: Norm,
+        to: NDArray[numpy.float32],
+        router: Router,
+        ids: NDArray[numpy.int32],
+        weights: NDArray[numpy.float32],
+        gates: NDArray[numpy.float32] | None = None,
+    ) -> None: ...
+    def predict(
+        self, x: NDArray[numpy.float32], norm: Norm, router: Router, ids: NDArray[numpy.int32], weights: NDArray[numpy.float32]
     ) -> None: ...
     def quantize(self, x: NDArray[numpy.float32], columns: int, to: Quantized) -> None: ...
-    def rope(
-        self, x: NDArray[numpy.float32], cosine: NDArray[numpy.float32], sine: NDArray[numpy.float32], heads: int, head_dim: int
+    def rotate(
+        self,
+        x: NDArray[numpy.float32],
+        heads: int,
+        cosine: NDArray[numpy.float32],
+        sine: NDArray[numpy.float32],
+        norm: Norm | None = None,
+        bound: float = 0.0,
     ) -> None: ...
     def store_key_values(
         self,
@@ -203,9 +253,20 @@ class CpuDevice:
     def scatter_add(
         self, x: NDArray[numpy.float32], to: NDArray[numpy.int32], weights: NDArray[numpy.float32], y: NDArray[numpy.float32]
     ) -> None: ...
-    def router(self, x: NDArray[numpy.float32], weight: int, hidden: int, logits: NDArray[numpy.float32]) -> None: ...
     def seconds(self) -> dict[str, float]: ...
     def peak(self, kind: str, rounds: int) -> int: ...
+
+class Expert:
+    def __init__(
+        self,
+        gate_up: Matrix,
+        down: Matrix,
+        down_offset: int,
+        gate_up_bias_offset: int = 0,
+        down_bias_offset: int = 0,
+        alpha: float = 0.0,
+        limit: float = 0.0,
+    ) -> None: ...
 
 def variants() -> list[str]: ...
 
@@ -229,6 +290,13 @@ def route(
     weights: NDArray[numpy.float32],
     bias: int = 0,
     correction: int = 0,
+) -> None: ...
+def list_by_expert(
+    ids: NDArray[numpy.int32],
+    weights: NDArray[numpy.float32],
+    tokens: NDArray[numpy.int32],
+    sorted_weights: NDArray[numpy.float32],
+    starts: NDArray[numpy.int64],
 ) -> None: ...
 def sigmoid_gates(logits: NDArray[numpy.float32], column: int, gates: NDArray[numpy.float32]) -> None: ...
 

@@ -190,7 +190,7 @@ class ComputeProbe:
         def run() -> None:
             page, address = next(turn)
             self._device.begin_experts(lists[page.spec.expert])
-            self._device.expert(page.spec, address)
+            self._device.experts([(page.spec, address)])
             self._device.end_experts()
 
         return run

@@ -1,7 +1,7 @@
 """A probe of the pipeline itself: a few layers are really streamed while an expert is really computed for every page."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,6 +10,7 @@ import numpy as np
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, Workload
 from estream.configurator.storage_probe import Scratch
+from estream.devices.base import LentPage
 from estream.engine.activations import Activations
 from estream.engine.configuration import Configuration
 from estream.engine.embedding import EmbeddingReader
@@ -17,7 +18,6 @@ from estream.engine.memory import early_head_bytes, smallest_ring
 from estream.engine.pager import Pager
 from estream.engine.schedule import ReadSchedule
 from estream.engine.sweep import Sweep
-from estream.package.layout import PageSpec
 from estream.package.package import FinalNorm, Package
 
 #: Layers that are streamed; the last one has few experts.
@@ -38,8 +38,9 @@ class _WorkingDevice(SimulatedDevice):
 
     work: Callable[[], None] = lambda: None
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        self.work()
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        for _ in pages:
+            self.work()
 
     def _compute(self, seconds: float) -> None:
         """Only experts take time here."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.configurator.profile import Profile
+from estream.devices.base import LentPage
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
@@ -162,8 +163,9 @@ class SimulatedDevice:
     def begin_experts(self, routing: RoutingLists) -> None:
         self._routing = routing
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        self._compute(self.profile.costs.expert(spec, self._routing.count(spec.expert)))
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        for spec, _ in pages:
+            self._compute(self.profile.costs.expert(spec, self._routing.count(spec.expert)))
 
     def end_experts(self) -> None:
         """Nothing is left to combine."""

@@ -3,6 +3,7 @@
 A page is bound by the address at which it lies in the arena, and only while the engine lends it.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,9 +13,12 @@ from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.package.layout import PageSpec
 
+#: A page and the address that the engine lends.
+LentPage = tuple[PageSpec, int]
+
 
 class Device(Protocol):
-    """One sweep is begin_sweep, then for each layer attention, route, begin_experts, shared ..., expert ..., end_experts;
+    """One sweep is begin_sweep, then for each layer attention, route, begin_experts, shared ..., experts ..., end_experts;
     then head.
     """
 
@@ -49,8 +53,8 @@ class Device(Protocol):
     def shared(self, spec: PageSpec, address: int) -> None:
         """Add the output of the MLP (or slice) that serves every row."""
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        """Add one expert's (or slice's) output to the residual of its rows, scaled by the routing weights."""
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        """Add the outputs of experts (or slices) to the residual of their rows, scaled by the routing weights, in order."""
 
     def end_experts(self) -> None:
         """All experts of the layer have been computed."""

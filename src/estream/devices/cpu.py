@@ -1,10 +1,12 @@
 """The CPU device: binds pages and activations to the native kernels."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from estream import _native
+from estream.devices.base import LentPage
 from estream.devices.cpu_attention import cpu_attention
 from estream.devices.cpu_delta import DeltaAttention
 from estream.devices.cpu_mlp import CpuMlp
@@ -101,8 +103,8 @@ class CpuDevice:
     def shared(self, spec: PageSpec, address: int) -> None:
         self._mlp.shared(BoundPage(spec, address), self._residual)
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        self._mlp.expert(BoundPage(spec, address), self._residual)
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        self._mlp.experts(pages, self._residual)
 
     def end_experts(self) -> None:
         self._mlp.end_experts()
@@ -112,11 +114,12 @@ class CpuDevice:
 
     def head(self, spec: PageSpec, address: int) -> None:
         a, page, (weight, bias) = self._a, BoundPage(spec, address), self._final_norm
+        norm = _native.Norm(
+            weight.ctypes.data, 0 if bias is None else bias.ctypes.data, self._config.hidden, self._config.norm_eps
+        )
         for first in range(0, len(self._residual), CHUNK):
             rows = self._residual[first : first + CHUNK]
-            normed = a.normed[: len(rows)]
-            self._linear.norm_at(weight.ctypes.data, 0 if bias is None else bias.ctypes.data, rows, normed)
-            self._linear.quantize(a.normed, len(rows), self._config.hidden, a.normed_quantized)
+            self._linear.normalise(rows, norm, (a.normed, a.normed_quantized))
             out = a.logits[first : first + len(rows), spec.first : spec.first + spec.count]
             self._linear.project(page, "head", (a.normed, a.normed_quantized), out)
             if self._config.logits_factor != 1.0:

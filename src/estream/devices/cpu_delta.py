@@ -57,5 +57,5 @@ class DeltaAttention:
         _native.delta_gates(rates, page.floats("log_rates"), page.floats("step_bias"))
         _native.delta_rule(self._native, self._shape, mixed, rates, positions, a.linear_state, read)
         heads = read.reshape(n * self._delta.value_heads, self._delta.value_dim)
-        self._native.rms_norm(heads, page.floats("gate_norm"), self._delta.value_dim, self._eps, heads)
+        self._native.norm(heads, _native.Norm(page.floats("gate_norm"), 0, self._delta.value_dim, self._eps), heads)
         _native.gate(self._native, read, gates, True, a.linear_out[:n])

@@ -1,16 +1,19 @@
 """MLPs on the CPU: routing, experts, and the MLPs that serve every token."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 
 from estream import _native
+from estream.devices.base import LentPage
 from estream.devices.cpu_page import BoundPage, CpuLinear, native_matrix
-from estream.engine.activations import CHUNK, Activations, QuantizedArrays
+from estream.engine.activations import Activations, QuantizedArrays
 from estream.engine.routing import RoutingLists
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec
+from estream.package.layout import PageSpec, router_lanes
 from estream.package.parts import PageLayout
 
 
@@ -44,64 +47,59 @@ class CpuMlp:
         del self._a, self._x, self._calls
 
     def route(self, page: BoundPage, residual: np.ndarray) -> RoutingLists:
-        a, rows = self._a, len(residual)
-        dense = not page.spec.layout.has("router")
-        gated = self._config.moe.shared_gate and not dense
-        a.shared_weights[:] = self._config.residual_factor
-        for first in range(0, rows, CHUNK):
-            part = slice(first, min(first + CHUNK, rows))
-            normed = a.ffn_input[part] if isinstance(a.ffn_input, np.ndarray) else a.normed[: part.stop - first]
-            self._linear.norm(page, "post_norm", residual[part], normed)
-            if not dense:
-                logits = self._logits(page, normed)
-                self._choose(self._route, page, logits, a.expert_ids[part], a.expert_weights[part])
-                if gated:
-                    _native.sigmoid_gates(logits, self._config.moe.experts, a.shared_weights[part])
-            if isinstance(a.ffn_input, QuantizedArrays):
-                self._native.quantize(normed, self._config.hidden, a.ffn_input.rows(first, part.stop))
-        if gated and self._config.residual_factor != 1.0:
-            np.multiply(a.shared_weights, np.float32(self._config.residual_factor), out=a.shared_weights)
-        if dense:
+        a, rows, factor = self._a, len(residual), self._config.residual_factor
+        norm = self._linear.norm(page, "post_norm")
+        to = a.ffn_input.rows(0, rows) if isinstance(a.ffn_input, QuantizedArrays) else a.ffn_input[:rows]
+        a.shared_weights[:] = factor
+        if not page.spec.layout.has("router"):
+            self._native.norm(residual, norm, to)
             return RoutingLists.none()
-        return RoutingLists.of(a.expert_ids[:rows], a.expert_weights[:rows], self._config.moe.experts)
+        gates = a.shared_weights[:rows] if self._config.moe.shared_gate else None
+        ids, weights = a.expert_ids[:rows], a.expert_weights[:rows]
+        self._native.route(residual, norm, to, self._router(page, self._route), ids, weights, gates)
+        if gates is not None and factor != 1.0:
+            gates *= np.float32(factor)
+        return RoutingLists.of(ids, weights, self._config.moe.experts)
 
     def predict(self, page: BoundPage, residual: np.ndarray) -> frozenset[int]:
-        # Only few tokens are predicted for, so one chunk holds them.
-        rows = residual[:CHUNK]
-        normed = self._a.normed[: len(rows)]
-        self._linear.norm(page, "post_norm", rows, normed)
-        ids = np.empty((len(rows), self._likeliest_count), np.int32)
+        ids = np.empty((len(residual), self._likeliest_count), np.int32)
         weights = np.empty(ids.shape, np.float32)
-        self._choose(self._likeliest, page, self._logits(page, normed), ids, weights)
+        norm = self._linear.norm(page, "post_norm")
+        self._native.predict(residual, norm, self._router(page, self._likeliest), ids, weights)
         return frozenset(np.unique(ids).tolist())
 
-    def _logits(self, page: BoundPage, normed: np.ndarray) -> np.ndarray:
-        logits = self._a.router_logits[: len(normed)]
-        self._native.router(normed, page.floats("router"), self._config.hidden, logits)
-        return logits
-
-    def _choose(
-        self, routing: "_native.Routing", page: BoundPage, logits: np.ndarray, ids: np.ndarray, weights: np.ndarray
-    ) -> None:
-        _native.route(routing, logits, ids, weights, page.floats("router_bias"), page.floats("correction_bias"))
+    def _router(self, page: BoundPage, choice: "_native.Routing") -> "_native.Router":
+        biases = page.floats("router_bias"), page.floats("correction_bias")
+        return _native.Router(choice, page.floats("router"), router_lanes(self._config), *biases)
 
     def begin_experts(self, routing: RoutingLists) -> None:
         factor = self._config.residual_factor
         self._routing = routing if factor == 1.0 else replace(routing, weights=routing.weights * np.float32(factor))
+        self._starts: list[int] = routing.starts.tolist()
 
     def end_experts(self) -> None:
-        del self._routing
+        del self._routing, self._starts
 
     def shared(self, page: BoundPage, residual: np.ndarray) -> None:
         rows = np.arange(len(residual), dtype=np.int32)
         self._mlp(page, rows, rows, self._a.shared_weights[: len(rows)], residual)
 
-    def expert(self, page: BoundPage, residual: np.ndarray) -> None:
+    def experts(self, pages: Sequence[LentPage], residual: np.ndarray) -> None:
+        for whole, run in groupby(pages, key=lambda page: page[0].slice < 0):
+            if whole:
+                self._whole(list(run), residual)
+            else:
+                for spec, address in run:
+                    self._slice(BoundPage(spec, address), residual)
+
+    def _whole(self, pages: Sequence[LentPage], residual: np.ndarray) -> None:
+        call, starts, routing = self._call_of(pages[0][0]), self._starts, self._routing
+        routed = [(address, starts[spec.expert], starts[spec.expert + 1]) for spec, address in pages]
+        self._native.experts(call.mlp, routed, self._x, routing.tokens, routing.weights, call.hidden, call.quantized, residual)
+
+    def _slice(self, page: BoundPage, residual: np.ndarray) -> None:
         spec = page.spec
         tokens, weights = self._routing.of_expert(spec.expert)
-        if spec.slice < 0:
-            self._mlp(page, tokens, tokens, weights, residual)
-            return
         partial, places = self._a.expert_partial[: len(tokens)], np.arange(len(tokens), dtype=np.int32)
         if spec.first == 0:
             partial.fill(0.0)
@@ -111,11 +109,14 @@ class CpuMlp:
 
     def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
         """out[to] += weights * MLP(rows ``tokens`` of the MLPs' input)."""
-        key = (id(page.spec.layout), page.spec.kind)
-        if key not in self._calls:
-            self._calls[key] = self._call(page.spec)
-        call = self._calls[key]
+        call = self._call_of(page.spec)
         self._native.expert(call.mlp, page.address, self._x, tokens, to, weights, call.hidden, call.quantized, out)
+
+    def _call_of(self, spec: PageSpec) -> "_Call":
+        key = (id(spec.layout), spec.kind)
+        if key not in self._calls:
+            self._calls[key] = self._call(spec)
+        return self._calls[key]
 
     def _call(self, spec: PageSpec) -> "_Call":
         layout, moe = spec.layout, self._config.moe

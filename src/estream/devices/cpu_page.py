@@ -30,6 +30,10 @@ class BoundPage:
         return self.address + self.spec.layout.floats(name).offset if self.spec.layout.has(name) else 0
 
 
+#: Rows that weights multiply: as floats, where they are exact, and quantised.
+Inputs = tuple[np.ndarray, QuantizedArrays]
+
+
 class CpuLinear:
     """Norms, quantisation and products of one model; with ``exact``, without quantising what the weights multiply."""
 
@@ -38,30 +42,23 @@ class CpuLinear:
         self.config = config
         self.exact = exact
 
-    def norm(self, page: BoundPage, name: str, x: np.ndarray, y: np.ndarray) -> None:
-        """The model's norm of the rows of ``x``; columns of ``y`` behind the last become zero."""
-        self.norm_at(page.floats(name), page.floats(f"{name}_bias"), x, y)
+    def norm(self, page: BoundPage, name: str) -> "_native.Norm":
+        """The model's norm with a page's weights ``name``."""
+        return _native.Norm(page.floats(name), page.floats(f"{name}_bias"), self.config.hidden, self.config.norm_eps)
 
-    def norm_at(self, weight: int, bias: int, x: np.ndarray, y: np.ndarray) -> None:
-        """The same with weights, and the bias of a layer norm, at these addresses."""
-        columns, eps = self.config.hidden, self.config.norm_eps
-        if bias:
-            self.native.layer_norm(x, weight, bias, columns, eps, y)
-        else:
-            self.native.rms_norm(x, weight, columns, eps, y)
+    def normalise(self, x: np.ndarray, norm: "_native.Norm", to: Inputs) -> None:
+        """Normalise the rows of ``x`` as what the weights multiply: of ``to`` only that is written."""
+        self.native.norm(x, norm, to[0][: len(x)] if self.exact else to[1].rows(0, len(x)))
 
     def inputs(self, page: BoundPage, residual: np.ndarray, a: Activations) -> None:
-        """Normalise rows of the residual into ``a.normed``, for the products of an attention block."""
-        self.norm(page, "input_norm", residual, a.normed[: len(residual)])
-        self.quantize(a.normed, len(residual), self.config.hidden, a.normed_quantized)
+        """Normalise rows of the residual for the products of an attention block."""
+        self.normalise(residual, self.norm(page, "input_norm"), (a.normed, a.normed_quantized))
 
     def quantize(self, x: np.ndarray, rows: int, columns: int, to: QuantizedArrays) -> None:
         if not self.exact:
             self.native.quantize(x[:rows], columns, to.rows(0, rows))
 
-    def project(
-        self, page: BoundPage, name: str, x: tuple[np.ndarray, QuantizedArrays], out: np.ndarray, *, add: bool = False
-    ) -> None:
+    def project(self, page: BoundPage, name: str, x: Inputs, out: np.ndarray, *, add: bool = False) -> None:
         """``out`` = x . matrix ``name`` + its bias; or that, times the model's residual factor, added to ``out``."""
         part = page.spec.layout.matrix(name)
         rows = x[0][: len(out)] if self.exact else x[1].rows(0, len(out))

@@ -8,7 +8,7 @@ import numpy as np
 from estream import _native
 from estream.engine.batch import Batch
 from estream.models.config import DeltaConfig, ModelConfig
-from estream.package.layout import Quantization, router_lanes
+from estream.package.layout import Quantization
 from estream.package.parts import LANES, group_for
 from estream.units import round_up
 
@@ -110,7 +110,7 @@ class ActivationPlan:
     expert_ids: Array  # [T, top_k]
     expert_weights: Array  # [T, top_k]
     shared_weights: Array  # [T], of the MLP that serves every token
-    normed: Array  # [C, hidden]
+    normed: Array  # [C, hidden], of float activations alone; so the other normalised rows
     normed_quantized: QuantizedPlan
     queries: Array  # [C, query_width]
     new_keys: Array  # [C, key_width]
@@ -134,8 +134,7 @@ class ActivationPlan:
     linear_out_quantized: QuantizedPlan
     attended: Array  # [C, output_width]
     attended_quantized: QuantizedPlan
-    angles: Array  # [2, C, rotated / 2]
-    router_logits: Array  # [C, lanes]
+    angles: Array  # [2, T, rotated / 2]
     mlp_hidden: Array  # [EXPERT_ROWS, widest MLP page], used as [EXPERT_ROWS, width] of the page at hand; so the next three
     mlp_codes: Array  # [EXPERT_ROWS, widest]
     mlp_scales: Array  # [EXPERT_ROWS, most groups]
@@ -216,7 +215,6 @@ class Activations:
     attended: np.ndarray
     attended_quantized: QuantizedArrays
     angles: np.ndarray
-    router_logits: np.ndarray
     mlp_hidden: np.ndarray
     mlp_codes: np.ndarray
     mlp_scales: np.ndarray
@@ -242,6 +240,8 @@ def plan_activations(
     tokens, wanted = batch.tokens, len(batch.wanted)
     attention, hidden = config.attention, config.hidden
     chunk, expert_rows = min(tokens, CHUNK), min(tokens, EXPERT_ROWS)
+    # Normalised rows are kept as floats only where those are what weights multiply.
+    exact = chunk if float_activations else 0
 
     def padded(width: int) -> int:
         return round_up(width, group_for(width, quantization.group))
@@ -266,16 +266,16 @@ def plan_activations(
         expert_ids=integers(tokens, config.moe.top_k),
         expert_weights=floats(tokens, config.moe.top_k),
         shared_weights=floats(tokens if config.moe.shared_width or config.dense_layers else 0),
-        normed=floats(chunk, padded(hidden)),
+        normed=floats(exact, padded(hidden)),
         normed_quantized=quantized(chunk, hidden),
         queries=floats(chunk, attention.query_width),
         new_keys=floats(chunk, attention.key_width),
         new_values=floats(chunk, attention.value_width),
         latent=floats(chunk, kv_rank),
-        latent_normed=floats(chunk, padded(kv_rank)),
+        latent_normed=floats(exact, padded(kv_rank)),
         latent_quantized=quantized(chunk, kv_rank),
         query_latent=floats(chunk, query_rank),
-        query_latent_normed=floats(chunk, padded(query_rank)),
+        query_latent_normed=floats(exact, padded(query_rank)),
         query_latent_quantized=quantized(chunk, query_rank),
         plain_keys=floats(chunk, attention.heads * plain),
         rotated_keys=floats(chunk, rotated),
@@ -290,8 +290,7 @@ def plan_activations(
         linear_out_quantized=quantized(chunk, delta.value_width),
         attended=floats(chunk, padded(attention.output_width)),
         attended_quantized=quantized(chunk, attention.output_width),
-        angles=floats(2, chunk, attention.rope.dims // 2),
-        router_logits=floats(chunk, router_lanes(config)),
+        angles=floats(2, tokens, attention.rope.dims // 2),
         mlp_hidden=floats(expert_rows, widest),
         mlp_codes=Array((expert_rows, widest), np.dtype(np.int8)),
         mlp_scales=floats(expert_rows, groups),

@@ -1,5 +1,6 @@
 """Embedding rows: only those that a batch names, each once, read by the lanes."""
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,16 +13,20 @@ from estream.units import round_up
 
 #: Offsets and lengths of direct reads that are smaller than a page.
 _BLOCK = 4096
-#: Rows that are checked and widened at once.
+#: Rows that are read, checked and widened together.
 _ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
-class _Turn:
-    """Rows that fit into the scratch memory together: their reads, and where each record will lie."""
+class _Part:
+    """Some of the unique ids from ``first`` on: their read, which of the parts' places in memory it has, and where each
+    record will lie.
+    """
 
+    first: int
     rows: np.ndarray
-    tickets: list[int]
+    place: int
+    ticket: int
     offsets: np.ndarray
 
 
@@ -43,52 +48,53 @@ class EmbeddingReader:
         self._unique, self._inverse, self._counts = np.unique(ids, return_inverse=True, return_counts=True)
         # Tokens in the order of their ids; those of the unique id i end at _ends[i].
         self._by_id, self._ends = np.argsort(self._inverse, kind="stable"), np.cumsum(self._counts)
-        self._per_turn = max(1, len(memory) // scratch_bytes_per_row(self._manifest.embedding_record_bytes))
-        self._turn = self._ask(self._unique[: self._per_turn])
+        per_row = scratch_bytes_per_row(self._manifest.embedding_record_bytes)
+        self._part_rows = min(_ROWS_AT_ONCE, max(1, len(memory) // per_row))
+        self._part_bytes = self._part_rows * per_row
+        self._asked, self._parts = 0, deque[_Part]()
+        for place in range(max(1, len(memory) // self._part_bytes)):
+            self._ask(place)
 
     def finish(self, out: np.ndarray) -> None:
-        """Fill ``out`` [tokens, hidden] of any floating type.
+        """Fill ``out`` [tokens, hidden] of any floating type, part by part while others are still being read.
 
         Raises:
             ReadError: the file could not be read, or a row's checksum is wrong.
 
         """
-        first = 0
-        while True:
-            begin = self._pager.clock()
-            for ticket in self._turn.tickets:
-                self._pager.wait(ticket, EMBEDDING_FILE, "embedding rows")
-            self._pager.stalled(begin, "embedding", "embedding rows")
-            self._widen(first, out)
-            first += self._per_turn
-            if first >= len(self._unique):
-                return
-            self._turn = self._ask(self._unique[first : first + self._per_turn])
-
-    def _widen(self, first: int, out: np.ndarray) -> None:
-        """Write the rows of this turn, whose first is the ``first`` of the unique ids, to the tokens that have them."""
         m = self._manifest
         # Made once: fresh memory for each part would cost more than the work on it.
         raw = np.empty((_ROWS_AT_ONCE, m.embedding_row_bytes), np.uint8)
         wide, gathered = np.empty((2, _ROWS_AT_ONCE, out.shape[1]), np.float32)
-        for begin in range(0, len(self._turn.rows), _ROWS_AT_ONCE):
-            rows = self._turn.rows[begin : begin + _ROWS_AT_ONCE]
-            bad = _native.open_records(self._memory, self._turn.offsets[begin : begin + len(rows)], raw[: len(rows)])
-            if bad >= 0:
-                offset = int(rows[bad]) * m.embedding_record_bytes
-                raise ReadError(
-                    f"{self._path}: embedding row {rows[bad]} at offset {offset}: wrong checksum, the bytes on disk are "
-                    "damaged; convert the model again"
-                )
-            _widen_into(wide[: len(rows)], raw[: len(rows)], m.embedding_dtype)
-            ends = self._ends[first + begin : first + begin + len(rows)]
-            tokens = self._by_id[ends[0] - self._counts[first + begin] : ends[-1]]
-            for part in np.split(tokens, range(_ROWS_AT_ONCE, len(tokens), _ROWS_AT_ONCE)):
-                np.take(wide, self._inverse[part] - first - begin, axis=0, out=gathered[: len(part)], mode="clip")
-                out[part] = gathered[: len(part)]
+        while self._parts:
+            part = self._parts.popleft()
+            begin = self._pager.clock()
+            self._pager.wait(part.ticket, EMBEDDING_FILE, "embedding rows")
+            self._pager.stalled(begin, "embedding", "embedding rows")
+            self._open(part, raw[: len(part.rows)])
+            self._ask(part.place)
+            _widen_into(wide[: len(part.rows)], raw[: len(part.rows)], m.embedding_dtype)
+            ends = self._ends[part.first : part.first + len(part.rows)]
+            tokens = self._by_id[ends[0] - self._counts[part.first] : ends[-1]]
+            for some in np.split(tokens, range(_ROWS_AT_ONCE, len(tokens), _ROWS_AT_ONCE)):
+                np.take(wide, self._inverse[some] - part.first, axis=0, out=gathered[: len(some)], mode="clip")
+                out[some] = gathered[: len(some)]
 
-    def _ask(self, rows: np.ndarray) -> _Turn:
-        """Read the blocks that hold these records; neighbours share a request."""
+    def _open(self, part: _Part, raw: np.ndarray) -> None:
+        """Copy a part's rows out of its memory."""
+        bad = _native.open_records(self._memory, part.offsets, raw)
+        if bad >= 0:
+            offset = int(part.rows[bad]) * self._manifest.embedding_record_bytes
+            raise ReadError(
+                f"{self._path}: embedding row {part.rows[bad]} at offset {offset}: wrong checksum, the bytes on disk are "
+                "damaged; convert the model again"
+            )
+
+    def _ask(self, place: int) -> None:
+        """Read the blocks that hold the next part's records; neighbours share a request."""
+        rows = self._unique[self._asked : self._asked + self._part_rows]
+        if not len(rows):
+            return
         record, end_of_file = self._manifest.embedding_record_bytes, self._manifest.embedding_bytes
         starts = rows.astype(np.int64) * record
         first_block = starts // _BLOCK * _BLOCK
@@ -97,12 +103,12 @@ class EmbeddingReader:
         run_starts, run_of = np.flatnonzero(new_run), np.cumsum(new_run) - 1
         begins = first_block[run_starts]
         lengths = end_block[np.append(run_starts[1:], len(starts)) - 1] - begins
-        targets = np.concatenate(([0], np.cumsum(lengths)[:-1]))
-        tickets = [
-            self._reader.submit(EMBEDDING_FILE, int(begin), self._address + int(to), int(length), [(0, int(length), 0, False)])
-            for begin, to, length in zip(begins, targets, lengths, strict=True)
-        ]
-        return _Turn(rows, tickets, np.ascontiguousarray(targets[run_of] + starts - begins[run_of]))
+        targets = place * self._part_bytes + np.concatenate(([0], np.cumsum(lengths)[:-1]))
+        parts = zip(begins.tolist(), (self._address + targets).tolist(), lengths.tolist(), strict=True)
+        ticket = self._reader.gather(EMBEDDING_FILE, list(parts))
+        offsets = np.ascontiguousarray(targets[run_of] + starts - begins[run_of])
+        self._parts.append(_Part(self._asked, rows, place, ticket, offsets))
+        self._asked += len(rows)
 
 
 def _widen_into(values: np.ndarray, raw: np.ndarray, dtype: str) -> None:

@@ -22,6 +22,9 @@ from estream.report.timeline import STALL, Timeline
 #: How long a wait lasts before Python looks for signals again.
 _WAIT_S = 0.1
 
+#: The most pages that are lent together, and the part of the ring that they may hold back from reading ahead.
+_RUN_PAGES, _RUN_SHARE = 16, 4
+
 PAGES_FILE = 0
 EMBEDDING_FILE = 1
 
@@ -124,16 +127,43 @@ class Pager:
     @contextmanager
     def page(self, page: Page) -> Iterator[int]:
         """Wait for a page and lend its address until the block ends."""
-        slot = self._await(page)
-        slot.state = SlotState.COMPUTING
-        yield slot.address
-        if slot.state is not SlotState.COMPUTING:
-            raise SlotError(f"{page.spec}: its slot became {slot.state.value} while it was computed")
-        slot.state = SlotState.READY
-        if page.index not in self._pinned:
-            self._free(slot)
-            del self._slots[page.index]
+        with self.run([page]) as (address,):
+            yield address
+
+    @contextmanager
+    def run(self, pages: Sequence[Page]) -> Iterator[list[int]]:
+        """Wait for the first of ``pages`` and lend its address until the block ends, together with those of the pages behind
+        it that are there already: at most a few, so that neither the ring nor who cancels has to wait for long.
+        """
+        slots = self._await_run(pages)
+        for slot in slots:
+            slot.state = SlotState.COMPUTING
+        yield [slot.address for slot in slots]
+        for page, slot in zip(pages, slots, strict=False):
+            if slot.state is not SlotState.COMPUTING:
+                raise SlotError(f"{page.spec}: its slot became {slot.state.value} while it was computed")
+            slot.state = SlotState.READY
+            if page.index not in self._pinned:
+                self._free(slot)
+                del self._slots[page.index]
         self._read_ahead()
+
+    def _await_run(self, pages: Sequence[Page]) -> list[Slot]:
+        slots, held = [self._await(pages[0])], 0 if pages[0].index in self._pinned else pages[0].padded_bytes
+        for page in pages[1:_RUN_PAGES]:
+            slot = self._slots.get(page.index)
+            held += 0 if page.index in self._pinned else page.padded_bytes
+            if slot is None or held > self._ring.size // _RUN_SHARE or not self._has_arrived(slot):
+                break
+            slots.append(slot)
+        return slots
+
+    def _has_arrived(self, slot: Slot) -> bool:
+        """Whether a page is ready, without waiting; one that failed is not, and is complained of when it is waited for."""
+        published = slot.state is SlotState.READING and self._reader.is_published(slot.ticket)
+        if published and self._outcome(slot.ticket, 0.0)[0] == "ready":
+            slot.state = SlotState.READY
+        return slot.state is SlotState.READY
 
     def _free(self, slot: Slot) -> None:
         if slot.place is not None:

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from estream import _native
+
 
 @dataclass(frozen=True)
 class RoutingLists:
@@ -20,12 +22,10 @@ class RoutingLists:
     @staticmethod
     def of(ids: np.ndarray, weights: np.ndarray, experts: int) -> "RoutingLists":
         """From the chosen experts int32 [tokens, top_k] and their weights float32 [tokens, top_k]."""
-        flat = ids.reshape(-1)
-        # NumPy sorts 16-bit integers by radix, in linear time.
-        order = np.argsort(flat.astype(np.int16), kind="stable")
-        counts = np.bincount(flat, minlength=experts)
-        starts = np.concatenate(([0], np.cumsum(counts)))
-        return RoutingLists((order // ids.shape[1]).astype(np.int32), weights.reshape(-1)[order], starts)
+        tokens, sorted_weights = np.empty(ids.size, np.int32), np.empty(ids.size, np.float32)
+        starts = np.empty(experts + 1, np.int64)
+        _native.list_by_expert(ids, weights, tokens, sorted_weights, starts)
+        return RoutingLists(tokens, sorted_weights, starts)
 
     @staticmethod
     def none() -> "RoutingLists":

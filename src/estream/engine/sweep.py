@@ -78,10 +78,7 @@ class Sweep:
             for page in layer.shared:
                 with self._pager.page(page) as address, self._computing(page):
                     self._device.shared(page.spec, address)
-            for page in layer.experts:
-                if page.spec.expert in used:
-                    with self._pager.page(page) as address, self._computing(page):
-                        self._device.expert(page.spec, address)
+            self._experts([page for page in layer.experts if page.spec.expert in used])
             self._device.end_experts()
             if self.timeline:
                 self.timeline.span(LAYER, f"layer {index}", begin, self._clock())
@@ -91,11 +88,22 @@ class Sweep:
                 self._device.head(page.spec, address)
         return activations.logits
 
+    def _experts(self, pages: Sequence[Page]) -> None:
+        """Compute the pages in order, those together that are in memory together."""
+        while pages:
+            with self._pager.run(pages) as addresses:
+                run = pages[: len(addresses)]
+                with self._computing(*run):
+                    self._device.experts([(page.spec, address) for page, address in zip(run, addresses, strict=True)])
+            pages = pages[len(run) :]
+
     @contextmanager
-    def _computing(self, page: Page) -> Iterator[None]:
+    def _computing(self, *pages: Page) -> Iterator[None]:
         begin = self._clock()
         yield
         end = self._clock()
         self.compute_s += end - begin
         if self.timeline:
-            self.timeline.span(COMPUTE, page.spec.kind, begin, end, page=str(page.spec))
+            first, last = pages[0].spec, pages[-1].spec
+            what = str(first) if first is last else f"{first} to {last}"
+            self.timeline.span(COMPUTE, first.kind, begin, end, page=what)

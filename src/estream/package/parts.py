@@ -113,18 +113,26 @@ class PageLayout:
     def bytes(self) -> int:
         return self.parts[-1].offset + self.parts[-1].bytes
 
+    @cached_property
+    def _by_name(self) -> dict[str, Part]:
+        return {part.name: part for part in self.parts}
+
     def matrix(self, name: str) -> MatrixPart:
-        return next(p for p in self.parts if p.name == name and isinstance(p, MatrixPart))
+        part = self._by_name[name]
+        assert isinstance(part, MatrixPart)
+        return part
 
     def floats(self, name: str) -> FloatPart:
-        return next(p for p in self.parts if p.name == name and isinstance(p, FloatPart))
+        part = self._by_name[name]
+        assert isinstance(part, FloatPart)
+        return part
 
     def offset(self, name: str) -> int:
         """Where a part begins that is never a page's first; 0 where the page has none of that name."""
-        return next((p.offset for p in self.parts if p.name == name), 0)
+        return self._by_name[name].offset if name in self._by_name else 0
 
     def has(self, name: str) -> bool:
-        return any(p.name == name for p in self.parts)
+        return name in self._by_name
 
 
 class PageBuilder:

@@ -68,7 +68,7 @@ class TextStream:
         elif spec.kind == "shared":
             self._device.shared(spec, address)
         elif self.routing.count(spec.expert):
-            self._device.expert(spec, address)
+            self._device.experts([(spec, address)])
 
     def expert_inputs(self, tokens: np.ndarray | slice) -> np.ndarray:
         """What the experts of the layer at hand are given, float32 [tokens, hidden], as they see it."""

@@ -1,11 +1,13 @@
 """The NPU device: binds pages and arrays to a few compiled graphs that serve every layer and every expert."""
 
+from collections.abc import Sequence
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
+from estream.devices.base import LentPage
 from estream.devices.qnn import target
 from estream.devices.qnn.arrays import NpuArrays, NpuPlan
 from estream.devices.qnn.attention import NpuAttention
@@ -145,8 +147,9 @@ class QnnDevice:
     def shared(self, spec: PageSpec, address: int) -> None:
         self._mlp.shared(spec, address)
 
-    def expert(self, spec: PageSpec, address: int) -> None:
-        self._mlp.expert(spec, address)
+    def experts(self, pages: Sequence[LentPage]) -> None:
+        for spec, address in pages:
+            self._mlp.expert(spec, address)
 
     def end_experts(self) -> None:
         self._mlp.end_experts()
