@@ -11,7 +11,7 @@ namespace {
 constexpr int kMaxHeadDim = 256, kMaxValueDim = 256;
 constexpr int kMaxGroup = 128;
 // Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
-constexpr int kRowBlock = 192;
+constexpr int kRowBlock = 256;
 // With what any variant pads the last block to.
 constexpr int kTiledRows = kRowBlock + 16;
 // Rows per task where a row is little work.
@@ -137,8 +137,10 @@ void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, cons
   const size_t code_bytes = static_cast<size_t>(kTiledRows) * blocks(x.columns, 64) * 64;
   const size_t scale_bytes = kTiledRows * x.groups * sizeof(float), bytes = code_bytes + 2 * scale_bytes;
   if (!tiles_ || tiles_->bytes() < bytes) tiles_ = std::make_unique<Arena>(bytes);
-  for (int first = 0; first < count; first += kRowBlock) {
-    const int rows = std::min(kRowBlock, count - first);
+  // Evenly, as few rows would use what is unpacked too seldom.
+  const int most = blocks(count, blocks(count, kRowBlock));
+  for (int first = 0; first < count; first += most) {
+    const int rows = std::min(most, count - first);
     const QuantizedRows part = x_rows ? x : rows_from(x, first);
     const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
     uint8_t* base = tiles_->base();
