@@ -3,9 +3,10 @@
 //
 // A variant provides the product of R rows with N unpacked groups:
 //
-//   constexpr int kBlockRows;     // the largest R
-//   constexpr int kGroupsAtOnce;  // the largest N
-//   constexpr float kStartFloat;  // its bits are what integer sums begin with, less what takes back the weights' offset
+//   constexpr int kBlockRows;          // the largest R
+//   constexpr int kGroupsAtOnce;       // the largest N
+//   constexpr int kFewestBlockedRows;  // for fewer rows the product by rows is faster
+//   constexpr float kStartFloat;       // its bits are what integer sums begin with, less what takes back the weights' offset
 //   template <int R, int N, int BITS, int GROUP>
 //   void multiply_rows(const GroupWeights<BITS, GROUP>* w, BlockedRows x, float* sums);
 //

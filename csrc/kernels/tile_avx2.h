@@ -23,6 +23,7 @@ inline __m256i broadcast4(const int8_t* p) {
 
 #if defined(__AVXVNNI__)
 constexpr bool kSplitBytes = false;
+constexpr int kFewestBlockedRows = kBlockRows;
 
 // acc += dot of four unsigned bytes of w and four signed bytes of a. Assembly because GCC 12 copies the accumulator of its
 // own intrinsic around each use.
@@ -32,6 +33,8 @@ ESTREAM_INLINE void dot4_vnni(__m256i& acc, __m256i w, __m256i a) {
 #else
 // Whole bytes would overflow the 16 bits in which AVX2 adds pairs of products.
 constexpr bool kSplitBytes = true;
+// Splitting them is much work for few rows.
+constexpr int kFewestBlockedRows = 8;
 #endif
 
 // acc += dot of four unsigned bytes of w, at most LARGEST, and four signed bytes of a, exactly.

@@ -15,6 +15,7 @@ constexpr int kBlockRows = 7;
 constexpr int kGroupsAtOnce = 2;
 // So few rows are multiplied sooner with weights unpacked anew for each block than to memory once.
 constexpr int kPackedRows = 2 * kBlockRows;
+constexpr int kFewestBlockedRows = 1;
 constexpr bool kSplitBytes = false;
 // Floats around it lie 1 apart, so that the bits of it and a whole number added are those of their sum.
 constexpr float kStartFloat = 12582912.0f;  // 1.5 * 2^23

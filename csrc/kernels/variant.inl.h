@@ -45,7 +45,7 @@ constexpr Kernels table(const char* name) {
 constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
   kernels.tiled_rows = kBlockRows;
-  kernels.fewest_tiled_rows = kPackedRows > 0 ? 1 : 8;
+  kernels.fewest_tiled_rows = kFewestBlockedRows;
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak};
