@@ -45,7 +45,11 @@ constexpr Kernels table(const char* name) {
 constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
   kernels.tiled_rows = kBlockRows;
-  kernels.fewest_tiled_rows = kPackedRows > 0 ? 1 : 8;
+  kernels.fewest_tiled_rows = 8;
+  if constexpr (kPackedRows > 0) {
+    kernels.fewest_tiled_rows = 1;
+    kernels.matmul_panel = nullptr;
+  }
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak};
