@@ -189,6 +189,7 @@ struct Kernels {
   void (*quantize_row)(const float* x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
   // Rotates the two halves of each head's first `dims` values by the angles whose cosine and sine are given for dims / 2 pairs.
   void (*rope)(float* x, const float* cosine, const float* sine, int heads, int head_dim, int dims);
+  // Null where fewest_tiled_rows is 1.
   void (*matmul_panel)(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
                        const PanelOutput& out);
   // The same product with float activations [rows, stride]; scratch holds (w.group + kFloatRows) * 32 floats.

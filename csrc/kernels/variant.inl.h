@@ -46,6 +46,7 @@ constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
   kernels.tiled_rows = kBlockRows;
   kernels.fewest_tiled_rows = kFewestBlockedRows;
+  if constexpr (kFewestBlockedRows == 1) kernels.matmul_panel = nullptr;
   kernels.tile_rows = tile_rows;
   kernels.matmul_panel_tiled = matmul_panel_tiled;
   kernels.peak = {byte_peak, float_peak};

@@ -6,6 +6,7 @@
 #include "cpu_device.h"
 #include "harness.h"
 #include "pack.h"
+#include "tile_order.h"
 
 namespace estream::tests {
 
@@ -119,8 +120,14 @@ void check_products(Random& random, const Matrix& m, int rows_from, int rows_to)
       for (const int32_t* from : {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(list.data())})
         for (const Write write : {Write::store, Write::add, Write::swiglu}) {
           if (write == Write::swiglu && w.outputs % kPanel != 0) continue;
-          check_write(w, write, of_codes, from, rows,
-                      [&](int panel, const PanelOutput& out) { kernels.matmul_panel(w, panel, q.view(), from, rows, out); });
+          if (kernels.matmul_panel)
+            check_write(w, write, of_codes, from, rows,
+                        [&](int panel, const PanelOutput& out) { kernels.matmul_panel(w, panel, q.view(), from, rows, out); });
+          if (kernels.matmul_panel_tiled) {
+            TileOrder tiles(kernels, q.view(), from, rows, w.bits);
+            check_write(w, write, of_codes, from, rows,
+                        [&](int panel, const PanelOutput& out) { tiles.multiply(w, panel, out); });
+          }
           check_write(w, write, of_floats, from, rows, [&](int panel, const PanelOutput& out) {
             kernels.matmul_panel_float(w, panel, x.data(), w.inputs, from, rows, out, scratch.data());
           });
