@@ -104,13 +104,10 @@ ESTREAM_INLINE void prefetch_rows(int first, int count, int panel, const PanelOu
   }
 }
 
-// Dealt out evenly, more rows than kPackedRows leave no block with fewer than this.
-constexpr int kFewestPresent = kPackedRows > 0 ? (kPackedRows + 1) / (kPackedRows / kBlockRows + 1) : 1;
-
 // The rows of one block that are there.
 template <int R, int N, int BITS, int GROUP>
 ESTREAM_INLINE void multiply_present(int count, const GroupWeights<BITS, GROUP>* w, const BlockedRows& x, float* sums) {
-  if constexpr (R > kFewestPresent)
+  if constexpr (R > 1)
     if (count < R) return multiply_present<R - 1, N>(count, w, x, sums);
   multiply_rows<R, N>(w, x, sums);
 }
