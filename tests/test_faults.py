@@ -301,15 +301,22 @@ def test_a_cancelled_sweep_stops_at_its_next_run_of_pages(demo_package: Package,
 
 def test_control_c_ends_the_command_line_without_a_traceback(demo_package: Package):
     process = subprocess.Popen(
-        estream_command("run", demo_package.path, "--tokens", "500", "--repeat", "100000"), stderr=subprocess.PIPE, text=True
+        estream_command("run", demo_package.path, "--tokens", "500", "--repeat", "100000"),
+        stderr=subprocess.PIPE,
+        text=True,
+        # Who runs the tests in the background of a script has them ignore the signal, and all that they start.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    # The reader lanes are there: the sweeps have begun.
-    deadline = time.monotonic() + 60
-    while len(os.listdir(f"/proc/{process.pid}/task")) < 5 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=10)
+    try:
+        # The reader lanes are there: the sweeps have begun.
+        deadline = time.monotonic() + 60
+        while len(os.listdir(f"/proc/{process.pid}/task")) < 5 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=10)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in stderr
 
