@@ -1,6 +1,7 @@
 """Running a command inside a real memory or CPU control group, version 1 or 2."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -85,6 +86,11 @@ def disk_group(path: Path, bytes_per_second: int) -> Iterator[Group]:
     name = "io" if "io" in _controllers(ROOT) else "blkio"
     with _group(name, v1, {"io.max": f"{number} rbps={bytes_per_second}"}) as group:
         yield group
+
+
+def heed_interrupts() -> None:
+    """Run before a program that is to be interrupted: where tests run in the background of a script, it would ignore that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def estream_command(*arguments: str | Path) -> list[str | Path]:

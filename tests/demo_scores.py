@@ -40,12 +40,12 @@ def score(texts: Texts, all_logits: Iterable[np.ndarray]) -> Scores:
     """From the logits float32 [tokens, vocabulary] of each text."""
     next_token, right, nll, count = [], [], 0.0, 0
     for (prompt, answer), found in zip(texts, all_logits, strict=True):
-        ids, logprobs = np.array(prompt + answer), _log_softmax(found)
-        nll -= logprobs[np.arange(len(ids) - 1), ids[1:]].sum()
+        ids = np.array(prompt + answer)
+        nll += (_log_of_sum(found[:-1]) - found[np.arange(len(ids) - 1), ids[1:]]).sum()
         count += len(ids) - 1
-        next_token.append(logprobs[len(prompt) - 1])
-        right.append((logprobs[len(prompt) - 1 : -1].argmax(-1) == answer).all())
-    return Scores(np.array(next_token), np.array(right), nll, count)
+        next_token.append(_log_softmax(found[len(prompt) - 1]))
+        right.append((found[len(prompt) - 1 : -1].argmax(-1) == answer).all())
+    return Scores(np.array(next_token), np.array(right), float(nll), count)
 
 
 def measure(package: Package, texts: Texts) -> Scores:
@@ -64,7 +64,15 @@ def kl(reference: Scores, found: Scores) -> float:
     return float((np.exp(reference.next_token) * (reference.next_token - found.next_token)).sum(-1).mean())
 
 
+def _log_of_sum(x: np.ndarray) -> np.ndarray:
+    """The logarithm of each row's sum of exponentials, float64. Exponentials in float32: their errors cancel in the sum."""
+    largest = x.max(-1, keepdims=True)
+    exponentials = x - largest
+    np.exp(exponentials, out=exponentials)
+    return largest[:, 0] + np.log(exponentials.sum(-1, dtype=np.float64))
+
+
 def _log_softmax(x: np.ndarray) -> np.ndarray:
     x = x.astype(np.float64)
-    x = x - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+    x = x - x.max()
+    return x - np.log(np.exp(x).sum())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cgroup import estream_command
+from cgroup import estream_command, heed_interrupts
 
 import estream
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
@@ -304,8 +304,7 @@ def test_control_c_ends_the_command_line_without_a_traceback(demo_package: Packa
         estream_command("run", demo_package.path, "--tokens", "500", "--repeat", "100000"),
         stderr=subprocess.PIPE,
         text=True,
-        # Who runs the tests in the background of a script has them ignore the signal, and all that they start.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed_interrupts,
     )
     try:
         # The reader lanes are there: the sweeps have begun.

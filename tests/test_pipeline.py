@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cgroup import estream_command
+from cgroup import estream_command, heed_interrupts
 from test_convert import SHAPE
 from tiny import make_olmoe
 
@@ -172,7 +172,7 @@ def test_control_c_while_converting_leaves_nothing(tmp_path: Path):
         "main()"
     )
     command = [sys.executable, "-c", program, *estream_command("convert", tmp_path / "source", tmp_path / "out.estream")[3:]]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".out.estream.partial-*/pages.bin")) and time.monotonic() < deadline:
         time.sleep(0.02)

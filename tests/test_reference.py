@@ -1,6 +1,7 @@
 """The engine against transformers, which computes in float32 with the weights that the package holds."""
 
 import copy
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,26 @@ class Tiny:
         save_folder(folder / "stored", state_dict(self.package, folder / "source"), config.to_json_string())
         self.reference = from_state(family, config, folder / "stored")
         self.ids = np.random.default_rng(5).integers(0, model.config.vocab_size, TOKENS).astype(np.int32)
-        self.expected = logits(self.reference, self.ids)
+        self.expected, self.expected_routing = _reference_answer(self.reference, self.ids)
+
+    @cached_property
+    def in_float(self) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+        """What the engine answers with float activations, and how it routed."""
+        return _run(self, "float")
+
+
+def _reference_answer(model: PreTrainedModel, ids: np.ndarray) -> tuple[np.ndarray, list[tuple[np.ndarray, np.ndarray]]]:
+    """Logits, and the experts and weights of each layer."""
+    routing = []
+    hooks = [
+        module.register_forward_hook(lambda module, args, out: routing.append((out[2].numpy(), out[1].numpy())))
+        for module in model.modules()
+        if type(module).__name__.lower().endswith("topkrouter")
+    ]
+    found = logits(model, ids)
+    for hook in hooks:
+        hook.remove()
+    return found, routing
 
 
 CASES = [(family, shape, bits) for family, tiny in FAMILIES.items() for shape in tiny.shapes for bits in (4, 8)]
@@ -97,27 +117,14 @@ def _loss_in_bf16(tiny: Tiny, forced: list[tuple[np.ndarray, np.ndarray]]) -> fl
     return _relative_rms(logits(model, tiny.ids), tiny.expected)
 
 
-def _reference_routing(model: PreTrainedModel, ids: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    found = []
-    hooks = [
-        module.register_forward_hook(lambda module, args, out: found.append((out[2].numpy(), out[1].numpy())))
-        for module in model.modules()
-        if type(module).__name__.lower().endswith("topkrouter")
-    ]
-    logits(model, ids)
-    for hook in hooks:
-        hook.remove()
-    return found
-
-
 def test_float_path_gives_the_reference_logits_at_every_position(tiny: Tiny):
-    found, _ = _run(tiny, "float")
+    found, _ = tiny.in_float
     assert np.abs(found - tiny.expected).max() <= FLOAT_LOGITS * np.abs(tiny.expected).max()
 
 
 def test_float_path_chooses_the_same_experts_with_the_same_weights(tiny: Tiny):
-    _, seen = _run(tiny, "float")
-    expected = _reference_routing(tiny.reference, tiny.ids)
+    _, seen = tiny.in_float
+    expected = tiny.expected_routing
     assert len(expected) == tiny.package.manifest.config.layers - len(tiny.package.manifest.config.dense_layers)
     for (ids, weights), (expected_ids, expected_weights) in zip(seen, expected, strict=True):
         order, expected_order = np.argsort(ids, 1), np.argsort(expected_ids, 1)
@@ -131,7 +138,7 @@ def test_float_path_chooses_the_same_experts_with_the_same_weights(tiny: Tiny):
 
 
 def test_int8_path_with_the_same_routing_stays_close(tiny: Tiny, record_property):
-    _, forced = _run(tiny, "float")
+    _, forced = tiny.in_float
     found, free = _run(tiny, "int8", forced)
     error = _relative_rms(found, tiny.expected)
     flips = np.mean([np.sort(a, 1) != np.sort(b, 1) for (a, _), (b, _) in zip(free, forced, strict=True)])
@@ -145,7 +152,7 @@ def test_int8_path_with_the_same_routing_stays_close(tiny: Tiny, record_property
 def test_one_layer_of_linear_attention_stays_as_close_as_any(family: str, shape: str, tmp_path: Path):
     two = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"], "mlp_only_layers": []}
     tiny = Tiny(tmp_path, family, FAMILIES[family].shapes[shape] | two, 8, 64)
-    _, forced = _run(tiny, "float")
+    _, forced = tiny.in_float
     found, _ = _run(tiny, "int8", forced)
     assert _relative_rms(found, tiny.expected) <= INT8_LOGITS_RMS
 
@@ -164,7 +171,7 @@ def test_slices_of_an_expert_add_up_and_keep_their_bits(tmp_path: Path, monkeypa
     shape = {"hidden_size": 512, "intermediate_size": 512, "num_attention_heads": 4, "num_local_experts": 16}
     tiny = Tiny(tmp_path, "mixtral", shape | {"num_key_value_heads": 2, "num_experts_per_tok": 2}, 4, 32)
     assert tiny.package.manifest.quantization.expert_slices == 2
-    found, _ = _run(tiny, "float")
+    found, _ = tiny.in_float
     assert np.abs(found - tiny.expected).max() <= FLOAT_LOGITS * np.abs(tiny.expected).max()
     with estream.load(tiny.package.path) as resident:
         expected = resident.prefill(tiny.ids).logits
