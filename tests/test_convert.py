@@ -21,6 +21,7 @@ from tiny import OLMOE_SHAPES, make_olmoe
 import estream
 from estream.conversion import ConvertOptions, convert
 from estream.errors import CheckpointError, OptionError, PackageError
+from estream.package import writer
 from estream.package.package import open_package
 from estream.package.verify import verify
 from estream.quantization.float_parts import interleave
@@ -199,6 +200,25 @@ def test_a_package_moved_aside_by_a_killed_replacement_comes_back(source: Path, 
     with pytest.raises(PackageError, match="exists already"):
         convert(source, tmp_path / "out.estream")
     assert _files(package) == before
+
+
+def test_a_package_that_appears_at_the_last_moment_is_kept(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    convert(source, tmp_path / "other.estream")
+    check, destination, checks = writer._check_destination, tmp_path / "out.estream", 0
+
+    def check_before_the_other_arrives(path: Path, force: bool) -> None:
+        nonlocal checks
+        check(path, force)
+        checks += 1
+        if checks == 2:
+            (tmp_path / "other.estream").rename(destination)
+
+    monkeypatch.setattr(writer, "_check_destination", check_before_the_other_arrives)
+    with pytest.raises(PackageError, match="exists already"):
+        convert(source, destination)
+    assert checks == 2
+    open_package(destination)
+    assert sorted(os.listdir(tmp_path)) == ["out.estream", "source"]
 
 
 def test_conversions_at_once_leave_one_whole_package(source: Path, tmp_path: Path):

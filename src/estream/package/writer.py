@@ -192,7 +192,7 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
     """
     _check_destination(destination, force)
     aside = folder.with_name(folder.name + _ASIDE)
-    if destination.exists():
+    if force and destination.exists():
         destination.rename(aside)
     try:
         folder.rename(destination)
