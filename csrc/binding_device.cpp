@@ -88,11 +88,7 @@ NormedOutput output(const Rows& x, const Norm& norm, const Floats& to) {
 }
 
 NormedOutput output(const Rows& x, const Norm& norm, const Quantized& to) {
-  const int columns = static_cast<int>(to.codes.shape(1));
-  require(norm.columns <= x.stride && norm.columns <= columns && static_cast<int>(to.codes.shape(0)) == x.rows,
-          "norm: shapes differ");
-  require(to.group() % 16 == 0, "norm: groups must be a multiple of 16");
-  return {nullptr, 0, {to.codes.data(), to.scales.data(), to.sums.data(), columns, to.group()}};
+  return {nullptr, 0, to.output(x, norm.columns, "norm: shapes differ")};
 }
 
 template <typename To>
@@ -147,11 +143,7 @@ void bind_rows(Device& device) {
       .def(
           "quantize",
           [](CpuDevice& d, const Floats& x, int columns, const Quantized& to) {
-            const int padded = static_cast<int>(to.codes.shape(1));
-            require(to.codes.shape(0) == x.shape(0) && columns <= padded && columns <= static_cast<int>(x.shape(1)),
-                    "quantize: shapes differ");
-            require(to.group() % 16 == 0, "quantize: groups must be a multiple of 16");
-            d.quantize(rows(x), columns, padded, to.group(), to.codes.data(), to.scales.data(), to.sums.data());
+            d.quantize(rows(x), columns, to.output(rows(x), columns, "quantize: shapes differ"));
           },
           "x"_a.noconvert(), "columns"_a, "to"_a, ReleaseGil())
       .def(

@@ -21,6 +21,13 @@ struct Quantized {
             "codes must be a whole number of groups");
   }
   int group() const { return static_cast<int>(codes.shape(1) / scales.shape(1)); }
+  // Where rows of at least `columns` go.
+  QuantizedOutput output(const Rows& x, int columns, const char* message) const {
+    const int padded = static_cast<int>(codes.shape(1));
+    require(static_cast<int>(codes.shape(0)) == x.rows && columns <= padded && columns <= x.stride, message);
+    require(group() % 16 == 0, "groups of what is quantised must be a multiple of 16");
+    return {codes.data(), scales.data(), sums.data(), padded, group()};
+  }
   Activations activations() const {
     return {{codes.data(), scales.data(), sums.data(), static_cast<int>(codes.shape(1)), static_cast<int>(scales.shape(1))},
             nullptr,

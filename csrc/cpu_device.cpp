@@ -41,7 +41,6 @@ void CpuDevice::normalise(Rows x, const Norm& norm, const NormedOutput& to, int 
   const int64_t own = kSmallRows * stride + scratch_floats;
   const size_t bytes = own * threads() * sizeof(float);
   if (!normed_ || normed_->bytes() < bytes) normed_ = std::make_unique<Arena>(bytes);
-  const QuantizedOutput& q = to.quantized;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int thread) {
     const int first = task * kSmallRows, rows = std::min(kSmallRows, x.rows - first);
     float* scratch = reinterpret_cast<float*>(normed_->base()) + thread * own;
@@ -54,11 +53,7 @@ void CpuDevice::normalise(Rows x, const Norm& norm, const NormedOutput& to, int 
       else
         kernels_.rms_norm(from, norm.weight, norm.eps, row, norm.columns);
       std::fill(row + norm.columns, row + stride, 0.0f);
-      if (q.codes) {
-        const int64_t at = first + r, groups = q.columns / q.group;
-        kernels_.quantize_row(row, norm.columns, q.columns, q.group, q.codes + at * q.columns, q.scales + at * groups,
-                              q.sums + at * groups);
-      }
+      if (to.quantized.codes) quantize_row(row, norm.columns, to.quantized, first + r);
     }
     then(first, rows, normed, stride, scratch);
   });
@@ -81,14 +76,17 @@ void CpuDevice::route(Rows x, const Norm& norm, const NormedOutput& to, const Ro
             });
 }
 
-void CpuDevice::quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums) {
+void CpuDevice::quantize_row(const float* row, int columns, const QuantizedOutput& to, int64_t index) const {
+  const int64_t groups = to.columns / to.group;
+  kernels_.quantize_row(row, columns, to.columns, to.group, to.codes + index * to.columns, to.scales + index * groups,
+                        to.sums + index * groups);
+}
+
+void CpuDevice::quantize(Rows x, int columns, const QuantizedOutput& to) {
   const Timed timed(*this, Work::quantizing);
-  const int64_t groups = padded / group;
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(x.rows, (task + 1) * kSmallRows);
-    for (int64_t r = task * kSmallRows; r < end; r++)
-      kernels_.quantize_row(x.data + r * x.stride, columns, padded, group, codes + r * padded, scales + r * groups,
-                            sums + r * groups);
+    for (int64_t r = task * kSmallRows; r < end; r++) quantize_row(x.data + r * x.stride, columns, to, r);
   });
 }
 
@@ -250,7 +248,7 @@ void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32
            {gate, scratch.hidden, padded, nullptr, nullptr, w.gate_up_bias, 1.0f, w.alpha, w.limit});
     Activations hidden = {{nullptr, nullptr, nullptr, padded, groups}, scratch.hidden, padded};
     if (!x.floats) {
-      quantize({scratch.hidden, rows, padded}, width, padded, w.down.group, scratch.codes, scratch.scales, scratch.sums);
+      quantize({scratch.hidden, rows, padded}, width, {scratch.codes, scratch.scales, scratch.sums, padded, w.down.group});
       hidden = {{scratch.codes, scratch.scales, scratch.sums, padded, groups}, nullptr, 0};
     }
     panels(w.down, hidden, nullptr, rows, {Write::add, y, y_stride, to.rows + first, to.weights + first, w.down_bias});

@@ -152,7 +152,8 @@ class CpuDevice {
   void norm(Rows x, const Norm& norm, const NormedOutput& to);
   // The same, and the experts of the normalised rows, while those are in the cache.
   void route(Rows x, const Norm& norm, const NormedOutput& to, const Router& router, const ChosenExperts& chosen);
-  void quantize(Rows x, int columns, int padded, int group, int8_t* codes, float* scales, int32_t* sums);
+  // The first `columns` of each row; codes behind them are zero.
+  void quantize(Rows x, int columns, const QuantizedOutput& to);
   // Normalises, bounds and rotates heads in place.
   void rotate(Rows x, const Heads& heads, const Angles& angles);
   // y[row] = x[row] . w + bias, or factor times that added to y.
@@ -190,6 +191,7 @@ class CpuDevice {
     std::chrono::steady_clock::time_point begin_;
   };
 
+  void quantize_row(const float* row, int columns, const QuantizedOutput& to, int64_t index) const;
   // Calls then(first, rows, normed, stride, scratch) for each few rows, on any thread, behind their norm. Each thread has
   // scratch_floats of scratch.
   template <typename Then>

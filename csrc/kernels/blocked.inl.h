@@ -5,6 +5,8 @@
 //
 //   constexpr int kBlockRows;          // the largest R
 //   constexpr int kGroupsAtOnce;       // the largest N
+//   constexpr int kPackedRows;         // so few have weights unpacked anew for each block (multiply_packed), or 0
+//   constexpr bool kSplitBytes;        // whether 8-bit codes come as two planes
 //   constexpr int kFewestBlockedRows;  // for fewer rows the product by rows is faster
 //   constexpr float kStartFloat;       // its bits are what integer sums begin with, less what takes back the weights' offset
 //   template <int R, int N, int BITS, int GROUP>

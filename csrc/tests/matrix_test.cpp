@@ -188,7 +188,7 @@ struct ExpertTest {
   std::vector<float> run(int threads, bool quantized, int at_once) {
     CpuDevice device(threads, false);
     Quantized q{kTokens, kHidden, kGroup}, s{kRoom, kHidden, kGroup};
-    device.quantize({x.data(), kTokens, kHidden}, kHidden, kHidden, kGroup, q.codes.data(), q.scales.data(), q.sums.data());
+    device.quantize({x.data(), kTokens, kHidden}, kHidden, {q.codes.data(), q.scales.data(), q.sums.data(), kHidden, kGroup});
     const Activations in = quantized ? Activations{q.view(), nullptr, 0} : Activations{{}, x.data(), kHidden};
     std::vector<float> hidden(kRoom * kHidden, NAN), y(kTokens * kHidden);
     std::vector<int32_t> from(kTokens), to(kTokens);
