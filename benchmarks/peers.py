@@ -1,10 +1,11 @@
 """Prefill of random weights of one shape beside llama.cpp or ik_llama.cpp, everything in memory, in turns in one run.
 
     python benchmarks/peers.py PKG FILE.gguf --tokens 1024 --threads 2 --rounds 3
-    python benchmarks/peers.py PKG FILE.gguf --python OTHER/bin/python --module ik_llama_cpp
+    python benchmarks/peers.py PKG FILE.gguf --python OTHER/bin/python --module ik_llama_cpp._ctypes_api
 
 PKG comes from ``estream synth SHAPE``, FILE.gguf holds the same shape with Q4_0 weights. The peer runs in the interpreter that
-has its Python package; each turn starts a new process for either side, reads one prompt that does not count, then times one.
+has its Python package, in which the module named has llama.cpp's own functions; each turn starts a new process for either
+side, reads one prompt that does not count, then times one.
 The peer's figure is the time of its decoding call for one batch of all tokens with the logits of the last alone.
 """
 
