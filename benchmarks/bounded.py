@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 
 from cgroup import estream_command, memory_group
 
-from estream.units import parse_bytes
+from estream.host.sizes import parse_bytes
 
 
 def main() -> None:

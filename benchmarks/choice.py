@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from estream.configurator.plan import tune
-from estream.engine.model import Model
+from estream.api.model import Model
+from estream.api.plan import tune
 from estream.engine.options import LoadOptions
+from estream.host.sizes import KiB, MiB, format_bytes, parse_bytes
 from estream.package.package import Package, open_package
-from estream.units import KiB, MiB, format_bytes, parse_bytes
 
 LANES = (1, 2, 4, 8)
 REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB)

@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 
 from estream.checkpoint.source_file import read_bytes
-from estream.conversion import READING, all_refs
+from estream.conversion.convert import READING, all_refs
+from estream.conversion.synth import SHAPES
+from estream.host.direct_file import DirectFile
 from estream.models import family_of
-from estream.package.direct_file import DirectFile
 from estream.package.package import Package, open_package
-from estream.synth import SHAPES
 
 SHARD_BYTES = 2 << 30
 CHUNK = 16 << 20

@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 
 from estream import _native
-from estream.engine import machine
-from estream.engine.configuration import Configuration
-from estream.engine.model import Model
-from estream.engine.options import LoadOptions
+from estream.api.model import Model
+from estream.engine.options import Configuration, LoadOptions
+from estream.host import limits
+from estream.host.sizes import format_bytes, parse_bytes
 from estream.package.package import Package, open_package
-from estream.units import format_bytes, parse_bytes
 
 
 def read_alone(package: Package, size: int, options: LoadOptions) -> float:
@@ -90,7 +89,7 @@ def main() -> None:
     with Model(package, LoadOptions()) as resident:
         for tokens in map(int, args.tokens.split(",")):
             resident.prefill([0] * tokens)
-            options = LoadOptions(memory=parse_bytes(args.memory) + machine.resident_bytes() - BASE)
+            options = LoadOptions(memory=parse_bytes(args.memory) + limits.resident_bytes() - BASE)
             rows.append(measure(package, tokens, options, resident, args.rounds))
             r = rows[-1]
             print(
@@ -103,7 +102,7 @@ def main() -> None:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-BASE = machine.resident_bytes()
+BASE = limits.resident_bytes()
 
 if __name__ == "__main__":
     main()

@@ -15,14 +15,13 @@ from pathlib import Path
 import numpy as np
 from overlap import read_alone
 
-from estream.configurator.plan import Planner, planner, tune
+from estream.api.model import Model
+from estream.api.plan import Planner, planner, tune
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import Workload
-from estream.engine.configuration import Configuration
-from estream.engine.model import Model
-from estream.engine.options import LoadOptions
+from estream.engine.options import Configuration, LoadOptions
+from estream.host.sizes import GiB, MiB, format_bytes
 from estream.package.package import open_package
-from estream.units import GiB, MiB, format_bytes
 
 SAMPLE = 768 * MiB
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from overlap import read_alone
 
 from estream.engine.options import LoadOptions
+from estream.host.sizes import GiB, parse_bytes
 from estream.package.package import open_package
-from estream.units import GiB, parse_bytes
 
 
 def fio(path: Path, lanes: int, request: int, size: int) -> float:

@@ -7,17 +7,12 @@ import demo_scores
 import numpy as np
 import pytest
 import torch
+from paths import DEMO, HELD_OUT
 from tiny import logits
 from transformers import OlmoeForCausalLM
 
-from estream.conversion import ConvertOptions, convert
+from estream.conversion.convert import ConvertOptions, convert
 from estream.package.package import Package
-
-ROOT = Path(__file__).parents[1]
-DEMO = ROOT / "demo/debian-sections"
-HELD_OUT = ROOT / "demo/held_out.jsonl"
-#: From the training side: no text in it is held out.
-CALIBRATION = ROOT / "demo/calibration.txt"
 
 
 @pytest.fixture(autouse=True, scope="session")

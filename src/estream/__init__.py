@@ -8,11 +8,11 @@ except PackageNotFoundError:  # run from a source tree
     __version__ = "0+source"
 
 from estream import errors
-from estream.configurator.plan import Plan, plan, tune
-from estream.conversion import ConvertOptions, convert
-from estream.engine.loading import load
-from estream.engine.model import Model
-from estream.engine.result import Prefill, TopToken
+from estream.api.load import load
+from estream.api.model import Model
+from estream.api.plan import Plan, plan, tune
+from estream.api.result import Prefill, TopToken
+from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import EstreamError
 
 __all__ = [

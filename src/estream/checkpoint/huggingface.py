@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from estream.checkpoint.decoders import widen
-from estream.checkpoint.fingerprint import take_fingerprint
 from estream.checkpoint.int4 import Int4Tensor, TensorCodes
 from estream.checkpoint.quantized import present
 from estream.checkpoint.shards import StoredTensor, read_json, read_shards
 from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
+from estream.host.fingerprint import take_fingerprint
 from estream.models.config import TensorRef
 
 __all__ = ["DTYPES", "HfCheckpoint", "widen"]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from estream import system
-from estream.buffers import ALIGNMENT, BUFFERS
 from estream.errors import CheckpointError
-from estream.units import MiB, round_up
+from estream.host import system
+from estream.host.buffers import ALIGNMENT, BUFFERS
+from estream.host.sizes import MiB, round_up
 
 #: Below this a buffered read is cheaper than aligning a direct one.
 _SMALLEST_DIRECT = 1 * MiB

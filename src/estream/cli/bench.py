@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
+from estream.api.model import Model
+from estream.api.result import Prefill
 from estream.cli.output import err, print_json, say
 from estream.cli.prompt import random_ids
 from estream.devices.qnn.target import refuse_times
-from estream.engine.model import Model
 from estream.engine.options import LoadOptions
-from estream.engine.result import Prefill
 from estream.errors import OptionError
+from estream.host.sizes import format_bytes, parse_bytes
 from estream.package.package import Package, open_package
-from estream.units import format_bytes, parse_bytes
 
 
 class Form(StrEnum):

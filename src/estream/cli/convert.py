@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from estream import conversion, synth
 from estream.cli.inspect import describe
 from estream.cli.output import print_json, progress, say
 from estream.cli.quantization import largest_errors, outputs, print_layers
+from estream.conversion import convert, synth
+from estream.host.sizes import format_bytes
 from estream.package.package import Package
 from estream.quantization.summary import describe_conversion
-from estream.units import format_bytes
 
 Bits = Annotated[int, typer.Option("--bits", help="Bits of the experts' weights: 4 or 8. Attention and head have 8.")]
 Group = Annotated[
@@ -20,7 +20,7 @@ Group = Annotated[
     typer.Option(
         "--group",
         help=f"Weights that share a scale: 32, 64 or 128. By default that of a source whose codes can be kept, "
-        f"else {conversion.DEFAULT_GROUP}.",
+        f"else {convert.DEFAULT_GROUP}.",
         show_default=False,
     ),
 ]
@@ -47,7 +47,7 @@ Destination = Annotated[Path, typer.Argument(metavar="DST", help="The package to
 def convert_command(
     source: Annotated[str, typer.Argument(metavar="SRC", help="A Hugging Face folder, a hub id (owner/name) or a .gguf file.")],
     destination: Destination,
-    bits: Bits = conversion.DEFAULT_BITS,
+    bits: Bits = convert.DEFAULT_BITS,
     group: Group = None,
     device: DeviceName = "cpu",
     soc: Soc = None,
@@ -57,10 +57,10 @@ def convert_command(
     as_json: Json = False,
 ) -> None:
     """Convert a checkpoint to a package, in bounded memory."""
-    options = conversion.ConvertOptions(bits, group, device, force, calibrate, socs(soc))
+    options = convert.ConvertOptions(bits, group, device, force, calibrate, socs(soc))
     begin = time.perf_counter()
     with progress("converting") as update:
-        package = conversion.convert(source, destination, options, update)
+        package = convert.convert(source, destination, options, update)
     _report(package, time.perf_counter() - begin, as_json)
     if report and not as_json and package.manifest.report:
         print_layers(package.manifest.report)
@@ -69,7 +69,7 @@ def convert_command(
 def synth_command(
     family: Annotated[str, typer.Argument(metavar="FAMILY", help=f"A published shape: {', '.join(synth.SHAPES)}.")],
     destination: Destination,
-    bits: Bits = conversion.DEFAULT_BITS,
+    bits: Bits = convert.DEFAULT_BITS,
     group: Group = None,
     device: DeviceName = "cpu",
     soc: Soc = None,
@@ -77,7 +77,7 @@ def synth_command(
     as_json: Json = False,
 ) -> None:
     """Write a package of a published shape with random weights, for benchmarks and capacity tests."""
-    options = conversion.ConvertOptions(bits, group, device, force, soc=socs(soc))
+    options = convert.ConvertOptions(bits, group, device, force, soc=socs(soc))
     begin = time.perf_counter()
     with progress("writing") as update:
         package = synth.synthesize(family, destination, options, update)

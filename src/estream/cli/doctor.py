@@ -13,9 +13,9 @@ import typer
 from estream import _native
 from estream.cli.output import print_json, print_pairs
 from estream.devices.qnn.target import installed, target
-from estream.engine import machine
 from estream.errors import EstreamError
-from estream.units import MiB, format_bytes
+from estream.host import limits
+from estream.host.sizes import MiB, format_bytes
 
 _PROBE_BYTES = 256 * MiB
 _NPU = {
@@ -57,19 +57,19 @@ def doctor_command(
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    group = machine.cgroup_memory()
+    group = limits.cgroup_memory()
     return {
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "kernels": {"chosen": str(_native.CpuDevice(1).variant), "available": list(_native.variants())},
         "cpu": {
             "affinity": _native.usable_processors(),
-            "quota": machine.cpu_quota(),
-            "threads": machine.default_threads(),
+            "quota": limits.cpu_quota(),
+            "threads": limits.default_threads(),
         },
         "memory": {
-            "available": machine.available_bytes(),
+            "available": limits.available_bytes(),
             "cgroup_limit": group.limit if group else None,
-            "default_budget": machine.default_budget(),
+            "default_budget": limits.default_budget(),
         },
         "storage": _probe_storage(folder),
         "npu": {"target": target(), "packages": installed()},

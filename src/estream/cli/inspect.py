@@ -10,9 +10,9 @@ import typer
 from estream.cli.output import print_json, print_pairs, progress, say
 from estream.cli.quantization import summary
 from estream.errors import PackageError
+from estream.host.sizes import format_bytes
 from estream.package.package import Package, open_package
 from estream.package.verify import verify
-from estream.units import format_bytes
 
 PackagePath = Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]

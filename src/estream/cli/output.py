@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
-from estream.conversion import Progress as ProgressCallback
+from estream.conversion.convert import Progress as ProgressCallback
 
 # Paths and tokens are printed as they are: brackets in them are not markup.
 out = Console(highlight=False, markup=False, emoji=False)

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from estream.api.plan import Plan, Planner, planner, sweep_budgets, tune
 from estream.cli.inspect import Json, PackagePath
 from estream.cli.output import err, out, print_json, print_pairs, say
 from estream.configurator import store
-from estream.configurator.plan import Plan, Planner, planner, sweep_budgets, tune
 from estream.configurator.profile import Profile
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
+from estream.host.sizes import format_bytes, parse_bytes
 from estream.report.budget_picture import draw_budgets
-from estream.units import format_bytes, parse_bytes
 
 Memory = Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Compute threads.")]

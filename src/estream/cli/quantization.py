@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from estream.cli.output import out
-from estream.quantization.report import QuantizationReport
+from estream.package.quantization_report import QuantizationReport
 
 
 def summary(report: QuantizationReport) -> str:

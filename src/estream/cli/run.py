@@ -8,17 +8,16 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from estream.api.model import Model
+from estream.api.result import SweepStats, TopToken
 from estream.cli.output import out, print_json, print_pairs
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
 from estream.devices.qnn.target import refuse_times
-from estream.engine.model import Model
 from estream.engine.options import LoadOptions
 from estream.engine.prompts import Prompt
-from estream.engine.result import TopToken
-from estream.engine.stats import SweepStats
 from estream.errors import PackageError, PromptError
+from estream.host.sizes import format_bytes, parse_bytes
 from estream.package.package import open_package
-from estream.units import format_bytes, parse_bytes
 
 
 def run_command(

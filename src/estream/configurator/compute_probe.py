@@ -13,15 +13,15 @@ from estream import _native
 from estream.configurator.costs import FULL, MeasuredCosts, attention_kind
 from estream.configurator.curve import Curve, Point
 from estream.configurator.storage_probe import Scratch, StorageProbe
-from estream.devices.base import Device
 from estream.engine.activations import ActivationPlan, plan_activations
 from estream.engine.batch import Batch
+from estream.engine.device import Device
 from estream.engine.pager import PAGES_FILE
 from estream.engine.routing import RoutingLists
 from estream.errors import ReadError
+from estream.host.sizes import MiB
 from estream.package.manifest import Page
 from estream.package.package import Package
-from estream.units import MiB
 
 _TOKENS = (1, 8, 64, 256, 512, 1024, 2048, 4096)
 _ROUNDS = 3

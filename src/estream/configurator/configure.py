@@ -12,12 +12,11 @@ from estream.configurator.profile import Profile
 from estream.configurator.search import Choice, choose, usual_workloads
 from estream.configurator.simulate import Setting, Simulator
 from estream.configurator.simulated import Workload
-from estream.devices.base import LoadedDevice
-from estream.engine.configuration import Configuration
-from estream.engine.options import LoadOptions
+from estream.engine.device import LoadedDevice
+from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError
+from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
-from estream.units import GiB, format_bytes
 
 #: A smaller package is read so fast that measuring the machine would take longer than it could ever save.
 PROBED_BYTES = GiB

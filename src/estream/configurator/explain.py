@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from estream import system
 from estream.configurator.profile import Profile
 from estream.configurator.search import NEAR, Choice
 from estream.configurator.simulate import Setting
 from estream.engine.memory import ArenaPlan, reserve_bytes, smallest_ring
 from estream.engine.options import LoadOptions
-from estream.units import format_bytes
+from estream.host import system
+from estream.host.sizes import format_bytes
 
 Origin = Literal["measured", "derived", "policy", "given", "published"]
 

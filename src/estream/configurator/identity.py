@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estream import __version__, _native, system
-from estream.engine import machine
-from estream.engine.disk import disk_limits, disk_of
+from estream import __version__, _native
+from estream.host import limits, system
+from estream.host.disk import disk_limits, disk_of
 from estream.package.manifest import MANIFEST
 from estream.package.package import Package
 
@@ -24,7 +24,7 @@ def identity(package: Package, device: str, variant: str, threads: int, activati
         "activations": activations,
         "processor": system.processor_name(),
         "affinity": _native.usable_processors(),
-        "cpu_quota": machine.cpu_quota(),
+        "cpu_quota": limits.cpu_quota(),
         "disk": disk_of(package.path),
         "disk_limits": disk_limits(package.path),
     }

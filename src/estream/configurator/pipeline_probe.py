@@ -10,11 +10,11 @@ import numpy as np
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, Workload
 from estream.configurator.storage_probe import Scratch
-from estream.devices.base import LentPage
 from estream.engine.activations import Activations
-from estream.engine.configuration import Configuration
+from estream.engine.device import LentPage
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.memory import early_head_bytes, smallest_ring
+from estream.engine.options import Configuration
 from estream.engine.pager import Pager
 from estream.engine.schedule import ReadSchedule
 from estream.engine.sweep import Sweep

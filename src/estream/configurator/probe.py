@@ -14,12 +14,11 @@ from estream.configurator.profile import Profile, Storage
 from estream.configurator.simulate import Setting, Simulator
 from estream.configurator.simulated import Workload
 from estream.configurator.storage_probe import Scratch, StorageProbe
-from estream.devices.base import Device
-from estream.engine.configuration import Configuration
-from estream.engine.options import LoadOptions
+from estream.engine.device import Device
+from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError
+from estream.host.sizes import MiB, format_bytes
 from estream.package.package import Package
-from estream.units import MiB, format_bytes
 
 #: Memory that probing takes where the budget allows, and the least that it can do with beside the largest pages.
 _USUAL_BYTES = 512 * MiB

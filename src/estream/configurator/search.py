@@ -8,10 +8,10 @@ from typing import Any
 from estream.configurator.profile import Profile
 from estream.configurator.simulate import Prediction, Setting, Simulator
 from estream.configurator.simulated import Workload
-from estream.engine.configuration import Configuration
 from estream.engine.memory import smallest_ring, usual_tokens
+from estream.engine.options import Configuration
 from estream.engine.schedule import expected_share
-from estream.units import MiB, round_up
+from estream.host.sizes import MiB, round_up
 
 #: Pages that the search simulates one by one.
 SEARCH_PAGES = 300

@@ -20,7 +20,6 @@ from estream.configurator.simulated import (
 from estream.devices.plans import plan_sweep
 from estream.engine.activations import Activations
 from estream.engine.batch import Batch
-from estream.engine.configuration import Configuration
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.memory import (
     ArenaPlan,
@@ -33,6 +32,7 @@ from estream.engine.memory import (
     smallest_ring,
     usual_tokens,
 )
+from estream.engine.options import Configuration
 from estream.engine.pager import Pager
 from estream.engine.schedule import ReadSchedule, expected_share
 from estream.engine.sweep import Sweep

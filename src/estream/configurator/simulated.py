@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.configurator.profile import Profile
-from estream.devices.base import LentPage
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
+from estream.engine.device import LentPage
 from estream.engine.routing import RoutingLists
 from estream.engine.schedule import expected_share
 from estream.models.config import ModelConfig

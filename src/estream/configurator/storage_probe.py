@@ -10,12 +10,12 @@ import numpy as np
 
 from estream import _native
 from estream.configurator.curve import Curve, Point
-from estream.engine.disk import disk_limits
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.engine.pager import PAGES_FILE, Pager
 from estream.errors import ReadError
+from estream.host.disk import disk_limits
+from estream.host.sizes import KiB, MiB
 from estream.package.package import Package
-from estream.units import KiB, MiB
 
 LANES = (1, 2, 4, 8)
 REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB, 8 * MiB)

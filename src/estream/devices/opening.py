@@ -1,11 +1,11 @@
 """From a package and options to the device that computes."""
 
-from estream.devices.base import LoadedDevice
-from estream.devices.cpu import CpuDevice
+from estream.devices.cpu.device import CpuDevice
 from estream.devices.qnn.device import QnnDevice
-from estream.engine import machine
+from estream.engine.device import LoadedDevice
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
+from estream.host import limits
 from estream.package.package import Package
 
 
@@ -19,7 +19,7 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
     """
     if options.device == "qnn":
         return QnnDevice(package, options.soc)
-    threads = options.threads or machine.default_threads()
+    threads = options.threads or limits.default_threads()
     try:
         return CpuDevice(package.manifest.config, threads, options.activations == "float")
     except RuntimeError as error:  # an ESTREAM_KERNELS that this machine cannot run

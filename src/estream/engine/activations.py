@@ -7,10 +7,10 @@ import numpy as np
 
 from estream import _native
 from estream.engine.batch import Batch
+from estream.host.sizes import round_up
 from estream.models.config import DeltaConfig, ModelConfig
 from estream.package.layout import Quantization
 from estream.package.parts import LANES, group_for
-from estream.units import round_up
 
 #: Tokens that attention and the router work on at once.
 CHUNK = 512

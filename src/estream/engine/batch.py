@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from estream import _native
-from estream.units import round_up
+from estream.host.sizes import round_up
 
 
 @dataclass(frozen=True)

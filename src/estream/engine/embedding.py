@@ -8,8 +8,8 @@ import numpy as np
 from estream import _native
 from estream.engine.pager import EMBEDDING_FILE, Pager
 from estream.errors import ReadError
+from estream.host.sizes import round_up
 from estream.package.package import Package
-from estream.units import round_up
 
 #: Offsets and lengths of direct reads that are smaller than a page.
 _BLOCK = 4096

@@ -7,11 +7,11 @@ its activations from the ring's share and, where that is not enough, from the de
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from estream.engine.configuration import Configuration
+from estream.engine.options import Configuration
 from estream.errors import BudgetError
+from estream.host.sizes import MiB, format_bytes, round_up
 from estream.models.config import ModelConfig
 from estream.package.manifest import Page
-from estream.units import MiB, format_bytes, round_up
 
 _HUGE_PAGE = 2 * MiB
 

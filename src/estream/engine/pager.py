@@ -15,9 +15,9 @@ from estream import _native
 from estream.engine.ring import Place, Ring
 from estream.engine.schedule import ReadSchedule
 from estream.engine.slots import Slot, SlotError, SlotState
+from estream.engine.timeline import STALL, Timeline
 from estream.errors import CancelledError, ReadError
 from estream.package.manifest import Page
-from estream.report.timeline import STALL, Timeline
 
 #: How long a wait lasts before Python looks for signals again.
 _WAIT_S = 0.1

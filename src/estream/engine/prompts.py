@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from estream.engine.batch import Batch
-from estream.engine.tokens import TextTokenizer
 from estream.errors import PromptError
 from estream.models.config import ModelConfig
+from estream.text.tokenizer import TextTokenizer
 
 #: A text, or token ids.
 Prompt = str | Sequence[int] | np.ndarray

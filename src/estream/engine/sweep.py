@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from estream.devices.base import Device
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
+from estream.engine.device import Device
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
+from estream.engine.timeline import COMPUTE, LAYER, Timeline
 from estream.package.manifest import Page
 from estream.package.package import FinalNorm
-from estream.report.timeline import COMPUTE, LAYER, Timeline
 
 
 @dataclass

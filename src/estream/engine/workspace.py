@@ -6,8 +6,8 @@ from typing import Protocol
 import numpy as np
 
 from estream import _native
-from estream.engine.configuration import Configuration
 from estream.engine.memory import ArenaPlan, SweepLayout, divide_arena, plan_arena, smallest_ring
+from estream.engine.options import Configuration
 from estream.package.manifest import Manifest
 
 

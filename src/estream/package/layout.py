@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from estream.host.sizes import MiB, round_up
 from estream.models.config import AttentionConfig, ModelConfig
 from estream.package.parts import GROUPS, LANES, PANEL, PageBuilder, PageLayout, group_for
-from estream.units import MiB, round_up
 
 #: File offsets and padded lengths of pages: what direct reads need on Linux and Windows alike.
 PAGE_ALIGNMENT = 64 << 10

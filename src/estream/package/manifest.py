@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from estream import _native, units
-from estream.devices.qnn.section import NpuSection
+from estream import _native
 from estream.errors import PackageError
+from estream.host import sizes
 from estream.models.config import ModelConfig
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
+from estream.package.npu.section import NpuSection
 from estream.package.parts import GROUPS
+from estream.package.quantization_report import QuantizationReport
 from estream.package.tapes import tape_of
-from estream.quantization.report import QuantizationReport
 
 FORMAT = "estream"
 VERSION = 2
@@ -46,7 +47,7 @@ class Page:
 
     @cached_property
     def padded_bytes(self) -> int:
-        return units.round_up(self.spec.bytes, PAGE_ALIGNMENT)
+        return sizes.round_up(self.spec.bytes, PAGE_ALIGNMENT)
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Manifest:
 
     @property
     def embedding_bytes(self) -> int:
-        return units.round_up(self.config.vocabulary * self.embedding_record_bytes, PAGE_ALIGNMENT)
+        return sizes.round_up(self.config.vocabulary * self.embedding_record_bytes, PAGE_ALIGNMENT)
 
     def to_json(self) -> str:
         return seal(

@@ -9,8 +9,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from estream import _native
-from estream.checkpoint.fingerprint import changed_file
 from estream.errors import PackageError
+from estream.host.fingerprint import changed_file
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
 from estream.package.parts import MatrixPart
 

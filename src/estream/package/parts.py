@@ -5,7 +5,7 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
-from estream.units import round_up
+from estream.host.sizes import round_up
 
 PANEL = 32
 LANES = 16

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from estream.devices.qnn import pages as npu
-from estream.devices.qnn.shapes import NpuShapes
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, Quantization, build_tape
+from estream.package.npu import pages as npu
+from estream.package.npu.shapes import NpuShapes
 
 
 def tape_of(config: ModelConfig, quantization: Quantization, shapes: NpuShapes | None) -> Iterator[PageSpec]:

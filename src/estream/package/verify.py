@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
+from estream.host.sizes import MiB
 from estream.package.manifest import Page
 from estream.package.package import Package
-from estream.units import MiB
 
 _LANES = 4
 _REQUEST = 2 * MiB

@@ -14,12 +14,13 @@ import numpy as np
 from safetensors.numpy import save
 
 import estream
-from estream import _native, system
-from estream.buffers import BUFFERS
-from estream.devices.qnn.section import NpuSection
+from estream import _native
 from estream.errors import PackageError
+from estream.host import system
+from estream.host.buffers import BUFFERS
+from estream.host.direct_file import DirectFile
+from estream.host.sizes import format_bytes, round_up
 from estream.models.config import ModelConfig
-from estream.package.direct_file import DirectFile
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
     EMBEDDING,
@@ -32,9 +33,9 @@ from estream.package.manifest import (
     Page,
     checksum_of,
 )
+from estream.package.npu.section import NpuSection
+from estream.package.quantization_report import QuantizationReport
 from estream.package.tapes import tape_of
-from estream.quantization.report import QuantizationReport
-from estream.units import format_bytes, round_up
 
 _PARTIAL, _ASIDE = ".partial-", ".old"
 

@@ -13,7 +13,7 @@ import numpy as np
 from estream import _native
 from estream.checkpoint.decoders import widen
 from estream.checkpoint.source import CheckpointSource
-from estream.engine import machine
+from estream.host import limits
 from estream.models.config import ModelConfig, MoeConfig, TensorRef
 from estream.package.layout import PageSpec, Quantization, expert_layout
 from estream.package.package import FinalNorm
@@ -83,7 +83,7 @@ class Calibration:
         self._exact_layout = expert_layout(config, replace(quantization, expert_bits=_EXACT_BITS))
         self._written = TextStream(config, quantization, windows, embeddings, float_activations=False)
         self._exact = TextStream(config, quantization, windows, embeddings, float_activations=True)
-        self._chooser = _native.CodeChooser(machine.default_threads())
+        self._chooser = _native.CodeChooser(limits.default_threads())
         self._final_norm = final_norm
         self._correction: tuple[int, np.ndarray] | None = None
         self._head: np.ndarray | None = None

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from estream import _native
-from estream.buffers import BUFFERS
 from estream.checkpoint.source import CheckpointSource
-from estream.engine import machine
 from estream.errors import CheckpointError
+from estream.host import limits
+from estream.host.buffers import BUFFERS
 from estream.package.layout import PageSpec
 from estream.package.parts import FloatPart, MatrixPart
+from estream.package.quantization_report import ErrorTally, QuantizationReport
 from estream.quantization.calibration import Calibration
-from estream.quantization.report import ErrorTally, QuantizationReport
 from estream.quantization.rows import MatrixRows
 from estream.quantization.weights import PageRows
 
@@ -41,7 +41,7 @@ class PagePacker:
     def __init__(self, checkpoint: CheckpointSource, calibration: Calibration | None) -> None:
         self._checkpoint = checkpoint
         self._calibration = calibration
-        self._packer = _native.Packer(machine.default_threads())
+        self._packer = _native.Packer(limits.default_threads())
         self._errors = ErrorTally()
         self.tallies: dict[tuple[str, str], KindTally] = {}
 

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from estream.devices.cpu import CpuDevice
-from estream.engine import machine
+from estream.devices.cpu.device import CpuDevice
 from estream.engine.activations import QuantizedArrays, plan_activations
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.errors import OptionError
+from estream.host import limits
+from estream.host.sizes import format_bytes
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, Quantization
 from estream.package.package import FinalNorm
-from estream.units import format_bytes
 
 _ALIGNMENT = 4096
 
@@ -37,7 +37,7 @@ class TextStream:
     ) -> None:
         # The device leaves out what a last layer need not compute; here every layer is followed by another.
         self._config = replace(config, layers=config.layers + 1)
-        self._device = CpuDevice(self._config, machine.default_threads(), float_activations)
+        self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
         batch = Batch.of(windows)
         batch = replace(batch, wanted=batch.wanted[:1], wanted_counts=(1,) + (0,) * (len(windows) - 1))
         plan = plan_activations(self._config, quantization, batch, float_activations, self._device.kv_element_bytes)
@@ -95,7 +95,7 @@ def _aligned(size: int) -> np.ndarray:
 
 
 def _check_memory(needed: int, tokens: int) -> None:
-    free = machine.largest_budget() - machine.resident_bytes()
+    free = limits.largest_budget() - limits.resident_bytes()
     if needed > free:
         raise OptionError(
             f"--calibrate: {tokens} tokens take {format_bytes(needed)} of activations, {format_bytes(free)} are free; "

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from estream.engine.tokens import TextTokenizer
 from estream.errors import OptionError, PromptError
 from estream.models.config import ModelConfig
+from estream.text.tokenizer import TextTokenizer
 
 #: Tokens of a window, which the model reads as one prompt.
 WINDOW = 512

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from estream.checkpoint.source import CheckpointSource
+from estream.host.read_ahead import LastResult
 from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import PageSpec
 from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import FinalNorm
 from estream.package.parts import FloatPart, MatrixPart
-from estream.pipeline import LastResult
 from estream.quantization.equalise import (
     SAMPLED_EXPERTS,
     SAMPLED_ROWS,

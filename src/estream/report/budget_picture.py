@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from estream.host.sizes import GiB
 from estream.report.figure import drawn
-from estream.units import GiB
 
 
 def draw_budgets(rows: Sequence[tuple[int, float, float]], tokens: int, path: Path) -> None:

@@ -2,9 +2,9 @@
 
 from html import escape
 
-from estream.report.timeline import COMPUTE, LANE, LAYER, STALL
+from estream.engine.timeline import COMPUTE, LANE, LAYER, STALL
+from estream.host.sizes import format_bytes
 from estream.report.trace import Span, Trace
-from estream.units import format_bytes
 
 COLORS = {
     "attention": "#4c78a8",

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from estream.engine.timeline import COMPUTE, LANE, LAYER, STALL
+from estream.host.sizes import MiB
 from estream.report.figure import drawn
 from estream.report.page import COLORS
-from estream.report.timeline import COMPUTE, LANE, LAYER, STALL
 from estream.report.trace import Trace
-from estream.units import MiB
 
 
 def to_png(trace: Trace, name: str, path: Path) -> None:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from estream.engine.timeline import COMPUTE, LANE, STALL
 from estream.errors import PackageError
-from estream.report.timeline import COMPUTE, LANE, STALL
 
 
 @dataclass(frozen=True)

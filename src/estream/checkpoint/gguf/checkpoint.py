@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from estream.checkpoint.fingerprint import take_fingerprint
 from estream.checkpoint.gguf.architectures import architecture_of
 from estream.checkpoint.gguf.files import read_model
 from estream.checkpoint.gguf.keys import Keys
@@ -18,6 +17,7 @@ from estream.checkpoint.gguf.views import Piece, View
 from estream.checkpoint.huggingface import widen
 from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
+from estream.host.fingerprint import take_fingerprint
 from estream.models.config import TensorRef
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from estream.checkpoint.gguf.types import TYPES, UNREAD_TYPES, GgufType
 from estream.errors import CheckpointError
-from estream.units import MiB, format_bytes, round_up
+from estream.host.sizes import MiB, format_bytes, round_up
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)

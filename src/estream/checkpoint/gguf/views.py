@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from estream import system
 from estream.checkpoint.gguf.reader import GgufTensor
 from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.errors import CheckpointError
+from estream.host import system
 from estream.models.config import TensorRef
 
 #: Values that are dequantised at a time.

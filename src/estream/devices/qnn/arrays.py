@@ -5,12 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from estream.devices.qnn import specs
-from estream.devices.qnn.shapes import NpuShapes
 from estream.engine.activations import Array
 from estream.engine.batch import Batch
+from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
-from estream.units import round_up
+from estream.package.npu import graph_specs
+from estream.package.npu.shapes import NpuShapes
 
 _ALIGNMENT = 4096
 
@@ -218,4 +218,4 @@ class NpuPlan:
             arrays.low[part] = rows[part] - arrays.high[part]
         arrays.memory[:windows_end].fill(0)
         arrays.ones.fill(1.0)
-        arrays.attention.states[0]["peak"].fill(specs.LOWEST)
+        arrays.attention.states[0]["peak"].fill(graph_specs.LOWEST)

@@ -4,13 +4,13 @@ import numpy as np
 
 from estream.devices.qnn.arrays import NpuArrays
 from estream.devices.qnn.graph_set import GraphSet
-from estream.devices.qnn.pages import page_layout
 from estream.devices.qnn.residual import Deltas
-from estream.devices.qnn.shapes import NpuShapes
 from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 from estream.models.rope import Rope
 from estream.package.layout import PageSpec
+from estream.package.npu.pages import page_layout
+from estream.package.npu.shapes import NpuShapes
 
 
 class NpuAttention:

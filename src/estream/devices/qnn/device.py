@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from estream.devices.base import LentPage
 from estream.devices.qnn import target
 from estream.devices.qnn.arrays import NpuArrays, NpuPlan
 from estream.devices.qnn.attention import NpuAttention
 from estream.devices.qnn.compiler import SOCS
 from estream.devices.qnn.graph_set import Graph, GraphSet
 from estream.devices.qnn.mlp import NpuMlp
-from estream.devices.qnn.pages import page_layout
 from estream.devices.qnn.tiles import Tile, measured_tiles, written_cost
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
+from estream.engine.device import LentPage
 from estream.engine.routing import RoutingLists
 from estream.errors import OptionError
 from estream.package.layout import PageSpec
+from estream.package.npu.pages import page_layout
 from estream.package.package import Package
 
 _ROUNDS = 5

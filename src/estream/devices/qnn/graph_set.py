@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream.devices.qnn.compiler import toolchain
-from estream.devices.qnn.conversion import graph_models, model_digest
-from estream.devices.qnn.section import NpuSection
+from estream.devices.qnn.graph_models import graph_models, model_digest
 from estream.devices.qnn.sessions import Session
-from estream.devices.qnn.specs import GraphSpec, graph_specs
+from estream.package.npu.graph_specs import GraphSpec, graph_specs
+from estream.package.npu.section import NpuSection
 from estream.package.package import Package
 from estream.package.parts import PageLayout
 

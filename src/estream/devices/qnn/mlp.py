@@ -4,14 +4,14 @@ import numpy as np
 
 from estream.devices.qnn.arrays import NpuArrays, RoutingArrays
 from estream.devices.qnn.graph_set import Graph, GraphSet
-from estream.devices.qnn.pages import mlp_shapes, page_layout
 from estream.devices.qnn.residual import Deltas
-from estream.devices.qnn.shapes import NpuShapes
 from estream.devices.qnn.tiles import Tile, TileCount, TileCover
 from estream.engine.routing import RoutingLists
 from estream.errors import DeviceError
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
+from estream.package.npu.pages import mlp_shapes, page_layout
+from estream.package.npu.shapes import NpuShapes
 
 
 class NpuMlp:

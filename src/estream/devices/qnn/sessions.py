@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from estream.devices.qnn.compiler import soc_model, toolchain
-from estream.devices.qnn.specs import GraphSpec, TensorSpec
 from estream.errors import DeviceError
+from estream.package.npu.graph_specs import GraphSpec, TensorSpec
 
 _PROVIDER = "QNNExecutionProvider"
 _ERRORS_ONLY = 3

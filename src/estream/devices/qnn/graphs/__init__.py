@@ -6,8 +6,8 @@ from estream.devices.qnn.graphs.attention import attend, output, qkv
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.graphs.mlp import head, mlp
 from estream.devices.qnn.graphs.routing import combine, gather, route
-from estream.devices.qnn.shapes import NpuShapes
-from estream.devices.qnn.specs import GraphKind, GraphSpec
+from estream.package.npu.graph_specs import GraphKind, GraphSpec
+from estream.package.npu.shapes import NpuShapes
 
 _FILL: dict[GraphKind, Callable[[GraphBuilder, NpuShapes], None]] = {
     "qkv": qkv,

@@ -4,8 +4,8 @@ import numpy as np
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.graphs.parts import add_to_residual, exponential, product, rms_norm
-from estream.devices.qnn.shapes import AttentionShapes, NpuShapes
-from estream.devices.qnn.specs import HEADROOM, LOWEST
+from estream.package.npu.graph_specs import HEADROOM, LOWEST
+from estream.package.npu.shapes import AttentionShapes, NpuShapes
 
 #: Query rows of all heads that are attended for at once: with 128 keys their scores take half a MiB.
 _LARGEST_ROWS = 2048

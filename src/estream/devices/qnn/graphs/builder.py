@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from estream.devices.qnn.specs import GraphSpec, TensorSpec
+from estream.package.npu.graph_specs import GraphSpec, TensorSpec
 
 #: The first opset with RMSNormalization, and the file version that goes with it.
 _OPSET, _IR_VERSION = 23, 11

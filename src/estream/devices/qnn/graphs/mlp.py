@@ -2,7 +2,7 @@
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.graphs.parts import add_to_residual, product, rms_norm, times_sigmoid
-from estream.devices.qnn.shapes import NpuShapes
+from estream.package.npu.shapes import NpuShapes
 
 
 def mlp(g: GraphBuilder, shapes: NpuShapes) -> None:  # noqa: ARG001 - graphs are filled alike

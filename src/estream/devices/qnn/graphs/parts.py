@@ -1,7 +1,7 @@
 """What several graphs share: products with packed matrices, norms, and sums without loss."""
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
-from estream.devices.qnn.pack import MatrixSpec
+from estream.package.npu.matrices import MatrixSpec
 
 #: exp(11) is the largest that fp16 holds, of whole numbers; exp(-20) is zero in fp16.
 _LARGEST_EXPONENT = 11.0

@@ -4,7 +4,7 @@ import numpy as np
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.graphs.parts import exponential, rms_norm, times_sigmoid
-from estream.devices.qnn.shapes import NpuShapes, RoutingShapes
+from estream.package.npu.shapes import NpuShapes, RoutingShapes
 
 
 def route(g: GraphBuilder, shapes: NpuShapes) -> None:

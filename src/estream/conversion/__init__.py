@@ -1,0 +1,1 @@
+"""From checkpoints, or from nothing, to packages."""

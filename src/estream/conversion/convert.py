@@ -1,0 +1,230 @@
+"""From a checkpoint to a package, page by page, in bounded memory."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from estream.checkpoint.left_out import left_out, refuse_another_head
+from estream.checkpoint.opening import open_checkpoint
+from estream.checkpoint.source import CheckpointSource
+from estream.conversion.npu.target import NPU_GROUP, NpuTarget
+from estream.errors import CheckpointError, OptionError
+from estream.host.buffers import BUFFERS
+from estream.host.read_ahead import Limits, ReadAhead, WriteBehind
+from estream.host.sizes import MiB
+from estream.models import family_of
+from estream.models.config import ModelConfig, ModelTensors, TensorRef
+from estream.package.layout import PageSpec, Quantization, build_tape
+from estream.package.manifest import EMBEDDING_ITEM_BYTES
+from estream.package.package import Package, open_package
+from estream.package.parts import GROUPS
+from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
+from estream.quantization.calibration import Calibration, read_embeddings
+from estream.quantization.packing import PagePacker
+from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
+from estream.quantization.text import calibration_windows
+from estream.quantization.weights import PageWeights
+
+DEFAULT_BITS = 4
+#: Chosen by measured quality: docs/experiments.md.
+DEFAULT_GROUP = 64
+DENSE_BITS = 8
+#: Three reads in flight keep a disk busy; what is ahead of packing is bounded.
+READING = Limits(workers=3, bytes=64 * MiB)
+
+#: Called with bytes written so far and in all.
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class ConvertOptions:
+    """``bits`` of the experts (all else has 8), ``group`` inputs that share a scale, ``force`` to replace, ``calibrate`` a text
+    (or an ``.npy`` file of token ids) for whose activations the experts' codes are chosen.
+
+    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP. ``soc`` names the chips that a
+    package for the NPU holds compiled graphs for; None for all that are known, none at all for compiling when it is loaded.
+    """
+
+    bits: int = DEFAULT_BITS
+    group: int | None = None
+    device: str = "cpu"
+    force: bool = False
+    calibrate: str | Path | None = None
+    soc: tuple[str, ...] | None = None
+
+    def check(self) -> None:
+        """Raises OptionError."""
+        if self.bits not in (4, 8):
+            raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
+        if self.group is not None and self.group not in GROUPS:
+            raise OptionError(f"--group must be one of {', '.join(map(str, sorted(GROUPS)))}, not {self.group}")
+        if self.device not in ("cpu", "qnn"):
+            raise OptionError(f"--device must be cpu or qnn, not '{self.device}'")
+        if self.device == "qnn" and self.group not in (None, NPU_GROUP):
+            raise OptionError(
+                f"--group must be {NPU_GROUP} with --device qnn, not {self.group}: its graphs read groups of that"
+            )
+        if self.device == "cpu" and self.soc is not None:
+            raise OptionError("--soc names chips with an NPU; give it with --device qnn")
+        if self.calibrate is not None and self.bits != 4:
+            raise OptionError("--calibrate chooses 4-bit codes; 8 bits need no calibration, leave it out")
+
+
+def convert(
+    source: str | Path, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
+) -> Package:
+    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of one that is split), to a package.
+
+    Memory stays bounded for a model of any size: a few pages are read ahead of packing and written behind it.
+
+    Raises:
+        CheckpointError: the checkpoint is unknown, incomplete or damaged, or holds a tensor that would go unread.
+        OptionError: an option or the destination cannot be used.
+        PackageError: writing failed. Nothing is left behind.
+
+    """
+    options = options or ConvertOptions()
+    options.check()
+    checkpoint = open_checkpoint(str(source))
+    family = family_of(checkpoint.config)
+    config = family.read_config(checkpoint.config)
+    tensors = family.tensors(config, frozenset(checkpoint.tensors))
+    checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
+    destination = Path(destination)
+    npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
+    group = NPU_GROUP if npu else options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)
+    spec = PackageSpec(
+        device=options.device,
+        config=config,
+        quantization=npu.quantization if npu else Quantization.choose(config, options.bits, DENSE_BITS, group),
+        embedding_dtype=checkpoint.dtype(tensors.embedding),
+        synthetic=False,
+        source=checkpoint.fingerprint(),
+        npu=npu.section if npu else None,
+    )
+    calibration = None
+    if options.calibrate is not None:
+        cut = npu.source if npu else spec.quantization
+        calibration = _calibration(Path(options.calibrate), checkpoint, tensors, config, cut)
+    try:
+        with write_package(destination, spec, options.force) as writer:
+            _Conversion(checkpoint, tensors, writer, npu, calibration).run(progress)
+    finally:
+        BUFFERS.clear()
+    return open_package(destination, options.device)
+
+
+def _calibration(
+    text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, config: ModelConfig, quantization: Quantization
+) -> Calibration:
+    if experts_keep_codes(checkpoint, tensors, quantization):
+        raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
+    windows = calibration_windows(text, checkpoint.path, config)
+    embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
+    final_norm = PageWeights(checkpoint, config, tensors).final_norm()
+    return Calibration(config, quantization, windows, embeddings, final_norm, text.name)
+
+
+def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
+    """Every tensor, or part of one, that a package is made of."""
+    yield from (tensors.embedding, tensors.final_norm, tensors.head)
+    optional = [tensors.final_norm_bias, tensors.head_bias, tensors.repeated]
+    for layer in tensors.layers:
+        yield from layer.parts.values()
+        optional.append(layer.shared_gate)
+        for mlp in (*layer.experts, *([] if layer.shared is None else [layer.shared])):
+            yield from (mlp.gate, mlp.up, mlp.down)
+            optional += [mlp.gate_bias, mlp.up_bias, mlp.down_bias]
+    yield from (ref for ref in optional if ref is not None)
+
+
+class _Conversion:
+    def __init__(
+        self,
+        checkpoint: CheckpointSource,
+        tensors: ModelTensors,
+        writer: PackageWriter,
+        npu: NpuTarget | None,
+        calibration: Calibration | None,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._config: ModelConfig = writer.spec.config
+        self._tensors = tensors
+        self._writer = writer
+        self._npu = npu
+        self._progress: Progress | None = None
+        self._weights = PageWeights(checkpoint, self._config, tensors)
+        self._packer = PagePacker(checkpoint, calibration)
+        self._done = 0
+
+    def run(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._embedding()
+        self._writer.add_final_norm(*self._weights.final_norm())
+        quantization = self._npu.source if self._npu else self._writer.spec.quantization
+        tape = build_tape(self._config, quantization)
+        with (
+            ReadAhead(tape, self._weights.read, self._weights.read_bytes, READING) as pages,
+            WriteBehind(self._writer.add_page) as out,
+        ):
+            for spec, rows in pages:
+                for written, data in self._written(spec, self._packer.page(spec, rows)):
+                    out.put(written, data)
+                    self._advance(written.bytes)
+                # Large: not kept while the next are being read.
+                del rows
+        self._writer.report = self._packer.report(self._config.layers)
+        for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
+            self._writer.add_file(name, content)
+        matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
+        notes = [*matrices, *left_out(self._tensors.ignored), *self._checkpoint.notes]
+        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
+
+    def _written(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
+        """A packed page as the device reads it."""
+        if self._npu is None:
+            yield spec, page
+        else:
+            yield from self._npu.pages(spec, page)
+
+    def _advance(self, size: int) -> None:
+        self._done += size
+        if self._progress:
+            self._progress(self._done, self._writer.spec.bytes)
+
+    def _embedding(self) -> None:
+        step = embedding_rows_per_write(self._writer.spec)
+        size = step * self._config.hidden * EMBEDDING_ITEM_BYTES[self._writer.spec.embedding_dtype]
+        blocks = range(0, self._config.vocabulary, step)
+        with (
+            ReadAhead(blocks, lambda first: self._embedding_rows(first, step), lambda _: size, READING) as read,
+            WriteBehind(self._write_embedding) as out,
+        ):
+            for first, rows in read:
+                out.put(first, rows)
+                self._advance(rows.nbytes)
+
+    def _write_embedding(self, _: int, rows: np.ndarray) -> None:
+        self._writer.add_embedding_rows(rows)
+
+    def _embedding_rows(self, first: int, step: int) -> np.ndarray:
+        ref = self._tensors.embedding
+        rows = self._checkpoint.read_rows(ref, first, min(step, self._config.vocabulary - first))
+        if not all_finite(rows, self._checkpoint.dtype(ref)):
+            file = self._checkpoint.tensors[ref.name].file.name
+            raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
+        if self._tensors.repeated is not None:
+            refuse_another_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
+        return rows
+
+
+def all_finite(rows: np.ndarray, dtype: str) -> bool:
+    """Whether float32 values, or float16 or bfloat16 bits, are all finite."""
+    if dtype == "float32":
+        return bool(np.isfinite(rows).all())
+    exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
+    # In pieces that stay in the cache.
+    pieces = (rows[at : at + 64] for at in range(0, len(rows), 64))
+    return not any(((piece & exponent) == exponent).any() for piece in pieces)

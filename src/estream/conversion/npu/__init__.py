@@ -1,0 +1,1 @@
+"""What a package for the NPU needs beside pages: graph sizes, relayout, compiled graphs."""

@@ -1,0 +1,113 @@
+"""Packages at published shapes with random weights: for benchmarks and capacity tests, without a download."""
+
+from pathlib import Path
+
+import numpy as np
+
+from estream.conversion.convert import DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
+from estream.conversion.npu.target import NpuTarget
+from estream.errors import OptionError
+from estream.models import family_of
+from estream.models.config import ModelConfig
+from estream.models.published_shapes import SHAPES
+from estream.package.layout import PageSpec, Quantization, build_tape
+from estream.package.package import Package, open_package
+from estream.package.parts import FloatPart, MatrixPart
+from estream.package.writer import PackageSpec, embedding_rows_per_write, write_package
+
+#: Standard deviation of the weights, as in the initialisation of these models.
+_DEVIATION = 0.02
+_NOISE_BYTES = 64 << 20
+
+
+def synthesize(
+    family: str, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
+) -> Package:
+    """Write a package of the shape ``family`` with random weights, marked synthetic. Equal arguments give equal bytes.
+
+    Raises:
+        OptionError: the shape is not known, or an option cannot be used.
+        PackageError: writing failed.
+
+    """
+    options = options or ConvertOptions()
+    options.check()
+    if family not in SHAPES:
+        raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
+    values = SHAPES[family]
+    config = family_of(values).read_config(values)
+    npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
+    cut = npu.source if npu else Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
+    source = {"kind": "synthetic", "name": family}
+    stored, section = (npu.quantization, npu.section) if npu else (cut, None)
+    spec = PackageSpec(options.device, config, stored, "bfloat16", True, source, section)
+    random = _RandomPages(config.layers)
+    done = 0
+    with write_package(Path(destination), spec, options.force) as writer:
+        step = embedding_rows_per_write(spec)
+        for first in range(0, config.vocabulary, step):
+            rows = random.embedding(config, min(step, config.vocabulary - first))
+            writer.add_embedding_rows(rows)
+            done += rows.nbytes
+        writer.add_final_norm(np.ones(config.hidden, np.float32))
+        for page in build_tape(config, cut):
+            data = random.page(page)
+            for written, content in npu.pages(page, data) if npu else [(page, data)]:
+                writer.add_page(written, content)
+                done += written.bytes
+                if progress:
+                    progress(done, spec.bytes)
+        for name, context in npu.files.items() if npu else ():
+            writer.add_file(name, context)
+    return open_package(destination, options.device)
+
+
+class _RandomPages:
+    """Codes are cut from one block of noise at random places: as random as timing needs, at the speed of copying."""
+
+    def __init__(self, layers: int) -> None:
+        # What is added to the residual is scaled as in GPT-2: otherwise tokens grow alike with depth, and few experts are used.
+        self._outputs = (2 * layers) ** -0.5
+        self._rng = np.random.default_rng(0)
+        self._noise = self._rng.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+        self._normal = self._rng.standard_normal(1 << 22, dtype=np.float32)
+        # One buffer for all pages of a size: fresh memory would cost more than filling it.
+        self._buffers: dict[int, np.ndarray] = {}
+
+    def _cut(self, source: np.ndarray, count: int) -> np.ndarray:
+        if count > len(source) // 2:
+            return np.resize(source, count)
+        start = int(self._rng.integers(0, len(source) - count))
+        return source[start : start + count]
+
+    def embedding(self, config: ModelConfig, rows: int) -> np.ndarray:
+        """bfloat16 bits [rows, hidden] of standard normal values."""
+        bits = self._normal.view(np.uint32) >> 16
+        return self._cut(bits.astype(np.uint16), rows * config.hidden).reshape(rows, config.hidden)
+
+    def page(self, spec: PageSpec) -> np.ndarray:
+        if spec.bytes not in self._buffers:
+            self._buffers[spec.bytes] = np.zeros(spec.bytes, np.uint8)
+        data = self._buffers[spec.bytes]
+        for part in spec.layout.parts:
+            into = data[part.offset : part.offset + part.bytes]
+            if isinstance(part, MatrixPart):
+                self._matrix(part, into)
+            elif isinstance(part, FloatPart):
+                self._floats(part, into.view(np.float32).reshape(part.shape))
+        return data
+
+    def _matrix(self, part: MatrixPart, into: np.ndarray) -> None:
+        blocks = into.reshape(part.panels * part.groups, part.block_bytes)
+        codes = part.block_bytes - 64
+        blocks[:, :codes] = self._cut(self._noise, len(blocks) * codes).reshape(len(blocks), codes)
+        # Uniform codes have a deviation of 2^bits / sqrt(12).
+        deviation = _DEVIATION * (self._outputs if part.name in ("o", "down") else 1.0)
+        scale = np.float16(deviation / (2**part.bits / 12**0.5))
+        blocks[:, codes:].view(np.float16)[...] = scale
+
+    def _floats(self, part: FloatPart, into: np.ndarray) -> None:
+        if part.name.endswith("norm"):
+            into[...] = 1.0
+        else:
+            into[...] = self._cut(self._normal, into.size).reshape(into.shape) * np.float32(_DEVIATION)

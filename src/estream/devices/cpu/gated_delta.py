@@ -1,0 +1,61 @@
+"""Linear attention on the CPU, by the gated delta rule."""
+
+import numpy as np
+
+from estream import _native
+from estream.devices.cpu.page import BoundPage, CpuLinear
+from estream.engine.activations import CHUNK, Activations
+from estream.engine.batch import Batch
+from estream.models.config import ModelConfig
+
+
+class DeltaAttention:
+    """Tokens pass chunk by chunk, in order; one prompt's state exists at a time."""
+
+    def __init__(self, config: ModelConfig, linear: CpuLinear) -> None:
+        assert config.attention.delta is not None
+        self._delta = delta = config.attention.delta
+        self._eps = config.norm_eps
+        self._linear = linear
+        self._native = linear.native
+        self._shape = _native.DeltaShape(delta.key_heads, delta.value_heads, delta.key_dim, delta.value_dim)
+
+    def begin(self, batch: Batch, activations: Activations) -> None:
+        self._batch, self._a = batch, activations
+
+    def release(self) -> None:
+        """Forget the arrays of the last sweep."""
+        del self._batch, self._a
+
+    def run(self, page: BoundPage, last: bool) -> np.ndarray:
+        """Add a layer's attention to the residual; returns the rows that go on: in the ``last`` layer the wanted ones."""
+        a, tokens = self._a, self._batch.tokens
+        for first in range(0, tokens, CHUNK):
+            residual = a.residual[first : min(first + CHUNK, tokens)]
+            self._linear.inputs(page, residual, a)
+            self._chunk(page, self._batch.positions[first : first + len(residual)])
+            x = (a.linear_out, a.linear_out_quantized)
+            self._linear.quantize(a.linear_out, len(residual), self._delta.value_width, a.linear_out_quantized)
+            self._linear.project(page, "o", x, residual, add=True)
+        if not last:
+            return a.residual
+        np.take(a.residual, self._batch.wanted, axis=0, out=a.last_residual)
+        return a.last_residual
+
+    def _chunk(self, page: BoundPage, positions: np.ndarray) -> None:
+        """From normalised rows to gated outputs in ``linear_out``."""
+        a, n, before = self._a, len(positions), self._delta.taps - 1
+        mixed, rates, gates, read = a.linear_mixed[:n], a.linear_rates[:n], a.linear_gates[:n], a.linear_read[:n]
+        x = (a.normed, a.normed_quantized)
+        self._linear.project(page, "qkv", x, a.linear_inputs[before : before + n])
+        self._linear.project(page, "z", x, gates)
+        self._linear.project(page, "b", x, rates[:, : self._delta.value_heads])
+        self._linear.project(page, "a", x, rates[:, self._delta.value_heads :])
+        _native.causal_conv(self._native, a.linear_inputs[: before + n], positions, page.floats("conv"), mixed)
+        # The next chunk looks back at these.
+        a.linear_inputs[:before] = a.linear_inputs[n : before + n].copy()
+        _native.delta_gates(rates, page.floats("log_rates"), page.floats("step_bias"))
+        _native.delta_rule(self._native, self._shape, mixed, rates, positions, a.linear_state, read)
+        heads = read.reshape(n * self._delta.value_heads, self._delta.value_dim)
+        self._native.norm(heads, _native.Norm(page.floats("gate_norm"), 0, self._delta.value_dim, self._eps), heads)
+        _native.gate(self._native, read, gates, True, a.linear_out[:n])

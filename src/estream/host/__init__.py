@@ -1,0 +1,1 @@
+"""The machine below: limits, disks, files, buffers, sizes."""

@@ -1,0 +1,74 @@
+"""Writing a large file past the page cache, where the file system can."""
+
+import mmap
+import os
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from estream.host import system
+from estream.host.sizes import MiB
+
+_BLOCK = 4096
+_BUFFER = 8 * MiB
+_LARGE = 1 * MiB
+
+
+class DirectFile:
+    """Appends bytes past the page cache. Its length must be a multiple of 4096 when it is closed.
+
+    The page cache would hold a copy of a package that nothing reads again, and filling it costs more than the disk does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._handle = system.open_for_writing(path)
+        self._memory = mmap.mmap(-1, _BUFFER)
+        self._buffer = np.frombuffer(self._memory, np.uint8)
+        self._filled = 0
+        self.length = 0
+
+    def write(self, data: np.ndarray) -> None:
+        """Append uint8 data: from where it is if it is large and aligned, through the buffer otherwise."""
+        done = 0
+        if data.size >= _LARGE and data.ctypes.data % _BLOCK == 0 and self._filled % _BLOCK == 0:
+            done = data.size // _BLOCK * _BLOCK
+            self._flush()
+            self._put(data[:done])
+        while done < data.size:
+            n = min(data.size - done, _BUFFER - self._filled)
+            self._buffer[self._filled : self._filled + n] = data[done : done + n]
+            self._filled += n
+            done += n
+            if self._filled == _BUFFER:
+                self._flush()
+        self.length += data.size
+
+    def pad(self, multiple: int) -> None:
+        """Append zeros up to a multiple."""
+        self.write(np.zeros(-self.length % multiple, np.uint8))
+
+    def sync(self) -> None:
+        """Bring everything to the disk."""
+        self._flush()
+        os.fsync(self._handle)
+
+    def _flush(self) -> None:
+        self._put(self._buffer[: self._filled])
+        self._filled = 0
+
+    def _put(self, data: np.ndarray) -> None:
+        while data.size:
+            done = os.write(self._handle, data.data)
+            # Direct I/O goes on from an aligned place only.
+            if done % _BLOCK:
+                os.lseek(self._handle, -(done % _BLOCK), os.SEEK_CUR)
+                done -= done % _BLOCK
+            data = data[done:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._handle)

@@ -1,0 +1,43 @@
+"""Machines and models of round numbers for the simulator."""
+
+from estream.configurator.costs import FULL, MeasuredCosts
+from estream.configurator.curve import Curve, Point
+from estream.configurator.profile import Profile, Storage
+from estream.configurator.simulate import Setting
+from estream.conversion.synth import SHAPES
+from estream.host.sizes import GiB, MiB
+from estream.models import olmoe
+from estream.package.layout import Quantization, build_tape
+from estream.package.manifest import Manifest, Page
+
+MB = 1_000_000
+
+
+def constant(value: float) -> Curve:
+    return Curve((Point(2 * MiB, value),))
+
+
+def profile(rate: float = 2000 * MB, seconds: float = 1e-3, page_s: float = 0.0) -> Profile:
+    """A machine where every page takes equally long."""
+    each = constant(seconds)
+    costs = MeasuredCosts({FULL: each}, each, 0.0, each, each, each, 1 << 40)
+    storage = Storage({1: constant(rate / 2), 4: constant(rate)}, constant(1e-9), 1.0, 1.0)
+    return Profile("test", "measured", storage, costs, page_s, 60 * MiB)
+
+
+def manifest_of(config, quantization: Quantization) -> Manifest:
+    offset, pages = 0, []
+    for index, spec in enumerate(build_tape(config, quantization)):
+        pages.append(Page(index, spec, offset, 0))
+        offset += pages[-1].padded_bytes
+    return Manifest("cpu", config, quantization, tuple(pages), "bfloat16", {}, True, {}, "test")
+
+
+CONFIG = olmoe.read_config(SHAPES["olmoe-1b-7b"])
+
+
+OLMOE = manifest_of(CONFIG, Quantization.choose(CONFIG, 4, 8, 64))
+
+
+def setting(budget: int = GiB) -> Setting:
+    return Setting(OLMOE, budget, 60 * MiB)
