@@ -57,7 +57,7 @@ def test_mlps_are_cut_into_slices(package: Package):
     assert quantization.expert_slices > 1
     for layer in range(config.layers):
         slices = [p.spec.slice for p in package.manifest.tape if (p.spec.kind, p.spec.layer) == ("shared", layer)]
-        assert (len(slices) > 1) == (config.shared_width(layer) > 0)
+        assert (len(slices) > 1) == (config.mlp_intermediate_size(layer) > 0)
 
 
 @pytest.mark.parametrize("which", [[0], [1], [3], [0, 1, 2], [2, 1, 3]], ids=str)

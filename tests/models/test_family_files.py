@@ -111,4 +111,4 @@ def test_v2_scales_only_what_it_does_not_normalise():
     config = json.loads(FAMILIES["deepseek_v2"].config(**_first("deepseek_v2")).to_json_string())
     for normalise, scaling in ((False, 16.0), (True, 1.0)):
         moe = family.read_config(config | {"norm_topk_prob": normalise, "routed_scaling_factor": 16.0}).moe
-        assert (moe.normalise, moe.scaling) == (normalise, scaling)
+        assert (moe.norm_topk_prob, moe.routed_scaling_factor) == (normalise, scaling)

@@ -142,7 +142,7 @@ def test_large_experts_are_cut_into_equal_slices():
     quantization = Quantization.choose(config, 4, 8, 64)
     experts = [s for s in build_tape(config, quantization) if s.kind == "expert" and (s.layer, s.expert) == (5, 3)]
     assert [s.slice for s in experts] == list(range(quantization.expert_slices))
-    assert sum(s.count for s in experts) == config.moe.width
+    assert sum(s.count for s in experts) == config.moe.intermediate_size
     assert [s.first for s in experts] == [s.slice * s.count for s in experts]
     assert 16 * MiB <= experts[0].bytes <= 32 * MiB
 

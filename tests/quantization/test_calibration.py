@@ -185,7 +185,9 @@ def test_equal_conversions_are_equal_and_reported(tiny_source: Path, ids: Path, 
 def test_what_down_is_given_is_what_a_gate_makes_of_its_products():
     random = np.random.default_rng(5)
     x, rows, bias = (3.0 * random.standard_normal(shape).astype(np.float32) for shape in ((50, 16), (24, 16), (24,)))
-    plain, clamped = (MoeConfig(2, 1, 12, normalise=False, gate_alpha=a, gate_limit=b) for a, b in ((0.0, 0.0), (1.7, 2.0)))
+    plain, clamped = (
+        MoeConfig(2, 1, 12, norm_topk_prob=False, swiglu_alpha=a, swiglu_limit=b) for a, b in ((0.0, 0.0), (1.7, 2.0))
+    )
     gate, up = np.split((x @ rows.T).astype(np.float64), 2, axis=1)
     np.testing.assert_allclose(gated(x, rows, None, plain), gate / (1 + np.exp(-gate)) * up, rtol=1e-4, atol=1e-5)
     gate, up = np.split((x @ rows.T).astype(np.float64) + bias, 2, axis=1)

@@ -75,9 +75,9 @@ class NpuModel:
             def hook(module, args, out):
                 chosen = torch.from_numpy(ids.astype(np.int64))
                 weights = torch.softmax(out[0].float(), -1).gather(1, chosen)
-                if self.moe.normalise:
+                if self.moe.norm_topk_prob:
                     weights = weights / weights.sum(-1, keepdim=True)
-                return out[0], weights * self.moe.scaling, chosen
+                return out[0], weights * self.moe.routed_scaling_factor, chosen
 
             return hook
 

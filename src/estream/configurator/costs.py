@@ -20,7 +20,7 @@ def attention_kind(config: ModelConfig, layer: int) -> str:
     """Which table of attention a layer's time is read from."""
     if layer in config.attention.delta_layers:
         return LINEAR
-    return WINDOW if config.attention.window_of(layer) else FULL
+    return WINDOW if config.attention.sliding_window_of(layer) else FULL
 
 
 class Costs(Protocol):
@@ -148,7 +148,7 @@ class RatedCosts:
     def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
         tokens, a = sum(lengths), config.attention
         rows = tokens if wanted is None else wanted
-        seen = a.window_of(spec.layer) or max(lengths)
+        seen = a.sliding_window_of(spec.layer) or max(lengths)
         pairs = sum(n * min(n, seen) / 2 for n in lengths) if wanted is None else wanted * min(max(lengths), seen)
         products = sum(self._product(p, rows if p.name in _OF_QUERIES else tokens) for p in _matrices(spec))
         if spec.layer in a.delta_layers:

@@ -251,10 +251,10 @@ def plan_activations(
 
     delta = attention.delta or DeltaConfig(0, 0, 0, 0, 1)
     latent = attention.latent
-    kv_rank, query_rank = (latent.kv_rank, latent.query_rank) if latent else (0, 0)
+    kv_rank, query_rank = (latent.kv_lora_rank, latent.q_lora_rank) if latent else (0, 0)
     plain, rotated = (attention.head_dim - attention.rope.dims, attention.rope.dims) if latent else (0, 0)
-    widths = [config.moe.width // quantization.expert_slices]
-    widths += [config.shared_width(n) // quantization.shared_slices_of(config, n) for n in range(config.layers)]
+    widths = [config.moe.intermediate_size // quantization.expert_slices]
+    widths += [config.mlp_intermediate_size(n) // quantization.shared_slices_of(config, n) for n in range(config.layers)]
     widest = max(map(padded, widths))
     groups = max(padded(n) // group_for(n, quantization.group) for n in widths)
     return ActivationPlan(
@@ -265,7 +265,7 @@ def plan_activations(
         ffn_input=floats(tokens, padded(hidden)) if float_activations else quantized(tokens, hidden),
         expert_ids=integers(tokens, config.moe.top_k),
         expert_weights=floats(tokens, config.moe.top_k),
-        shared_weights=floats(tokens if config.moe.shared_width or config.dense_layers else 0),
+        shared_weights=floats(tokens if config.moe.shared_intermediate_size or config.dense_layers else 0),
         normed=floats(exact, padded(hidden)),
         normed_quantized=quantized(chunk, hidden),
         queries=floats(chunk, attention.query_width),
@@ -280,8 +280,8 @@ def plan_activations(
         plain_keys=floats(chunk, attention.heads * plain),
         rotated_keys=floats(chunk, rotated),
         gates=floats(chunk, attention.output_width if attention.output_gate else 0),
-        linear_inputs=floats(chunk + delta.taps - 1, delta.mixed_width),
-        linear_mixed=floats(chunk, delta.mixed_width),
+        linear_inputs=floats(chunk + delta.conv_kernel_size - 1, delta.conv_dim),
+        linear_mixed=floats(chunk, delta.conv_dim),
         linear_rates=floats(chunk, 2 * delta.value_heads),
         linear_gates=floats(chunk, delta.value_width),
         linear_state=floats(delta.value_heads, delta.key_dim, delta.value_dim),

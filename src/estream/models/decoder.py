@@ -84,7 +84,7 @@ def read_groups(hf: HfConfig, moe: MoeConfig) -> MoeConfig:
         raise CheckpointError(
             f"config.json: 'topk_group' {top_groups} of {groups} groups cannot give {moe.top_k} of {moe.experts} experts"
         )
-    return replace(moe, groups=groups, top_groups=top_groups)
+    return replace(moe, n_group=groups, topk_group=top_groups)
 
 
 def read_decoder(family: str, hf: HfConfig, attention: AttentionConfig, moe: MoeConfig) -> ModelConfig:
@@ -107,14 +107,14 @@ def with_dense_layers(hf: HfConfig, config: ModelConfig, layers: Collection[int]
         raise CheckpointError("config.json: no layer has experts; estream runs mixtures of experts")
     if not layers:
         return config
-    return replace(config, dense_width=hf.integer("intermediate_size"), dense_layers=tuple(sorted(layers)))
+    return replace(config, intermediate_size=hf.integer("intermediate_size"), dense_layers=tuple(sorted(layers)))
 
 
 def with_window(config: ModelConfig, window: int, layers: Collection[int]) -> ModelConfig:
     """With a sliding window in these layers. One as long as the context hides nothing."""
     if window >= config.context or not layers:
         return config
-    return replace(config, attention=replace(config.attention, window=window, window_layers=tuple(layers)))
+    return replace(config, attention=replace(config.attention, sliding_window=window, sliding_layers=tuple(layers)))
 
 
 def read_layer_kinds(hf: HfConfig, names: tuple[str, str], default: Callable[[int], str]) -> tuple[int, ...]:
@@ -199,7 +199,7 @@ def _layer(
         if config.norm == "layer":
             parts[f"{part}_bias"] = TensorRef(f"{prefix}{name}.bias", (config.hidden,))
     if index in config.dense_layers:
-        return LayerTensors(parts, (), _plain_mlp(prefix + names.dense, config.hidden, config.dense_width))
+        return LayerTensors(parts, (), _plain_mlp(prefix + names.dense, config.hidden, config.intermediate_size))
     moe = config.moe
     parts["router"] = TensorRef(f"{prefix}{names.router}.weight", (moe.experts, config.hidden))
     if moe.router_bias:
@@ -209,7 +209,9 @@ def _layer(
     return LayerTensors(
         parts,
         experts=_experts(config, names, prefix, available),
-        shared=_plain_mlp(prefix + names.shared, config.hidden, moe.shared_width) if moe.shared_width else None,
+        shared=_plain_mlp(prefix + names.shared, config.hidden, moe.shared_intermediate_size)
+        if moe.shared_intermediate_size
+        else None,
         shared_gate=TensorRef(f"{prefix}{names.shared_gate}.weight", (1, config.hidden)) if moe.shared_gate else None,
     )
 
@@ -223,7 +225,7 @@ def _plain_mlp(prefix: str, hidden: int, width: int) -> MlpTensors:
 
 
 def _experts(config: ModelConfig, names: MoeNames, prefix: str, available: frozenset[str]) -> tuple[MlpTensors, ...]:
-    hidden, width, experts = config.hidden, config.moe.width, range(config.moe.experts)
+    hidden, width, experts = config.hidden, config.moe.intermediate_size, range(config.moe.experts)
     gate_up, down = f"{prefix}{names.fused}gate_up_proj", f"{prefix}{names.fused}down_proj"
     if gate_up in available:
         return tuple(fused_mlp(gate_up, down, len(experts), hidden, width, e) for e in experts)

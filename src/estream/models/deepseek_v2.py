@@ -31,9 +31,9 @@ def _read_moe(hf: HfConfig) -> MoeConfig:
     # The models' own code scales only what it does not normalise. transformers scales always; no published model differs.
     moe = replace(
         moe,
-        normalise=moe.normalise and moe.top_k > 1,
-        scaling=1.0 if moe.normalise and moe.top_k > 1 else hf.number("routed_scaling_factor", 1.0),
-        shared_width=moe.width * hf.count("n_shared_experts"),
+        norm_topk_prob=moe.norm_topk_prob and moe.top_k > 1,
+        routed_scaling_factor=1.0 if moe.norm_topk_prob and moe.top_k > 1 else hf.number("routed_scaling_factor", 1.0),
+        shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts"),
     )
     return read_groups(hf, moe) if method == "group_limited_greedy" else moe
 

@@ -31,10 +31,10 @@ def read_corrected_moe(hf: HfConfig) -> MoeConfig:
     moe = replace(
         read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", True)),
         scoring="sigmoid",
-        scaling=hf.number("routed_scaling_factor", 1.0),
+        routed_scaling_factor=hf.number("routed_scaling_factor", 1.0),
         correction_bias=True,
     )
-    return read_groups(hf, replace(moe, shared_width=moe.width * hf.count("n_shared_experts")))
+    return read_groups(hf, replace(moe, shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts")))
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

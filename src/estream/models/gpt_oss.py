@@ -34,8 +34,8 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         read_moe(hf, "intermediate_size", normalise=True),
         router_bias=True,
         expert_bias=True,
-        gate_alpha=hf.number("swiglu_alpha", 1.702),
-        gate_limit=hf.positive("swiglu_limit", 7.0),
+        swiglu_alpha=hf.number("swiglu_alpha", 1.702),
+        swiglu_limit=hf.positive("swiglu_limit", 7.0),
     )
     config = read_decoder(NAME, hf, attention, moe)
     kinds, window = ("sliding_attention", "full_attention"), hf.count("sliding_window")
@@ -56,13 +56,21 @@ def _expert(config: ModelConfig, layer: int, expert: int) -> MlpTensors:
     """Matrices are stored [inputs, outputs], with the outputs of gate and up side by side."""
     prefix, moe, hidden = f"model.layers.{layer}.mlp.experts.", config.moe, config.hidden
     both = TensorRef(
-        f"{prefix}gate_up_proj", (moe.experts, hidden, 2 * moe.width), expert, 0, moe.width, step=2, transposed=True
+        f"{prefix}gate_up_proj",
+        (moe.experts, hidden, 2 * moe.intermediate_size),
+        expert,
+        0,
+        moe.intermediate_size,
+        step=2,
+        transposed=True,
     )
-    biases = TensorRef(f"{prefix}gate_up_proj_bias", (moe.experts, 2 * moe.width), expert, 0, moe.width, step=2)
+    biases = TensorRef(
+        f"{prefix}gate_up_proj_bias", (moe.experts, 2 * moe.intermediate_size), expert, 0, moe.intermediate_size, step=2
+    )
     return MlpTensors(
         gate=both,
         up=replace(both, first_row=1),
-        down=TensorRef(f"{prefix}down_proj", (moe.experts, moe.width, hidden), expert, transposed=True),
+        down=TensorRef(f"{prefix}down_proj", (moe.experts, moe.intermediate_size, hidden), expert, transposed=True),
         gate_bias=biases,
         up_bias=replace(biases, first_row=1),
         down_bias=TensorRef(f"{prefix}down_proj_bias", (moe.experts, hidden), expert),

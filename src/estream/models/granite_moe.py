@@ -35,7 +35,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     moe = replace(
         # The softmax over the chosen logits is that over all, normalised.
         read_moe(hf, "intermediate_size", normalise=True),
-        shared_width=hf.count("shared_intermediate_size"),
+        shared_intermediate_size=hf.count("shared_intermediate_size"),
     )
     return replace(
         read_decoder(NAME, hf, attention, moe),
@@ -56,10 +56,14 @@ def _layer(config: ModelConfig, index: int, layer: LayerTensors, available: froz
     prefix, moe, hidden = f"model.layers.{index}.", config.moe, config.hidden
     if f"{prefix}{_NAMES.fused}gate_up_proj" not in available:
         gate_up, down = (f"{prefix}{name}.weight" for name in (_NAMES.gate, _NAMES.down))
-        experts = tuple(fused_mlp(gate_up, down, moe.experts, hidden, moe.width, e) for e in range(moe.experts))
+        experts = tuple(fused_mlp(gate_up, down, moe.experts, hidden, moe.intermediate_size, e) for e in range(moe.experts))
         layer = replace(layer, experts=experts)
-    if moe.shared_width:
-        both = TensorRef(f"{prefix}shared_mlp.input_linear.weight", (2 * moe.shared_width, hidden), all_rows=moe.shared_width)
-        output = TensorRef(f"{prefix}shared_mlp.output_linear.weight", (hidden, moe.shared_width))
-        layer = replace(layer, shared=MlpTensors(both, replace(both, first_row=moe.shared_width), output))
+    if moe.shared_intermediate_size:
+        both = TensorRef(
+            f"{prefix}shared_mlp.input_linear.weight",
+            (2 * moe.shared_intermediate_size, hidden),
+            all_rows=moe.shared_intermediate_size,
+        )
+        output = TensorRef(f"{prefix}shared_mlp.output_linear.weight", (hidden, moe.shared_intermediate_size))
+        layer = replace(layer, shared=MlpTensors(both, replace(both, first_row=moe.shared_intermediate_size), output))
     return layer

@@ -31,7 +31,7 @@ def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
         value_heads=hf.integer("linear_num_value_heads", default=32),
         key_dim=hf.integer("linear_key_head_dim", default=128),
         value_dim=hf.integer("linear_value_head_dim", default=128),
-        taps=hf.integer("linear_conv_kernel_dim", default=4),
+        conv_kernel_size=hf.integer("linear_conv_kernel_dim", default=4),
     )
     if delta.value_heads % delta.key_heads or delta.value_dim % 16 or delta.key_dim > 1024:
         raise CheckpointError(
@@ -47,7 +47,7 @@ def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
 def read_hybrid_moe(hf: HfConfig, normalise: bool) -> MoeConfig:
     """Softmax routing, and a shared expert behind a gate."""
     moe = read_moe(hf, "moe_intermediate_size", normalise)
-    return replace(moe, shared_width=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
+    return replace(moe, shared_intermediate_size=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
 
 
 def hybrid_tensors(config: ModelConfig, available: frozenset[str], projections: AttentionParts) -> ModelTensors:
@@ -89,7 +89,7 @@ def _linear_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     assert delta is not None
     attn = f"model.layers.{layer}.linear_attn."
     return {
-        "conv": TensorRef(f"{attn}conv1d.weight", (delta.mixed_width, 1, delta.taps)),
+        "conv": TensorRef(f"{attn}conv1d.weight", (delta.conv_dim, 1, delta.conv_kernel_size)),
         "log_rates": TensorRef(f"{attn}A_log", (delta.value_heads,)),
         "step_bias": TensorRef(f"{attn}dt_bias", (delta.value_heads,)),
         "gate_norm": TensorRef(f"{attn}norm.weight", (delta.value_dim,)),

@@ -59,21 +59,21 @@ def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     queries = tuple(
         h * attention.head_dim + i for h in range(attention.heads) for i in (*(plain + j for j in halves), *range(plain))
     )
-    if latent.query_rank:
+    if latent.q_lora_rank:
         parts = {
-            "q_a": TensorRef(f"{attn}q_a_proj.weight", (latent.query_rank, hidden)),
-            "q_a_norm": TensorRef(f"{attn}q_a_layernorm.weight", (latent.query_rank,)),
-            "q": TensorRef(f"{attn}q_b_proj.weight", (attention.query_width, latent.query_rank), order=queries),
+            "q_a": TensorRef(f"{attn}q_a_proj.weight", (latent.q_lora_rank, hidden)),
+            "q_a_norm": TensorRef(f"{attn}q_a_layernorm.weight", (latent.q_lora_rank,)),
+            "q": TensorRef(f"{attn}q_b_proj.weight", (attention.query_width, latent.q_lora_rank), order=queries),
         }
     else:
         parts = {"q": TensorRef(f"{attn}q_proj.weight", (attention.query_width, hidden), order=queries)}
-    down = TensorRef(f"{attn}kv_a_proj_with_mqa.weight", (latent.kv_rank + rotated, hidden))
+    down = TensorRef(f"{attn}kv_a_proj_with_mqa.weight", (latent.kv_lora_rank + rotated, hidden))
     both = plain + value
-    up = TensorRef(f"{attn}kv_b_proj.weight", (attention.heads * both, latent.kv_rank))
+    up = TensorRef(f"{attn}kv_b_proj.weight", (attention.heads * both, latent.kv_lora_rank))
     return parts | {
-        "kv_a": replace(down, all_rows=latent.kv_rank),
-        "k_rope": replace(down, first_row=latent.kv_rank, all_rows=rotated, order=halves),
-        "kv_a_norm": TensorRef(f"{attn}kv_a_layernorm.weight", (latent.kv_rank,)),
+        "kv_a": replace(down, all_rows=latent.kv_lora_rank),
+        "k_rope": replace(down, first_row=latent.kv_lora_rank, all_rows=rotated, order=halves),
+        "kv_a_norm": TensorRef(f"{attn}kv_a_layernorm.weight", (latent.kv_lora_rank,)),
         "k": replace(up, order=tuple(h * both + i for h in range(attention.heads) for i in range(plain))),
         "v": replace(up, order=tuple(h * both + plain + i for h in range(attention.heads) for i in range(value))),
         "o": TensorRef(f"{attn}o_proj.weight", (hidden, attention.output_width)),

@@ -19,7 +19,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     hf = HfConfig(values)
     hf.require("attention_bias", False, False)
     clip = hf.number("clip_qkv") if hf.values.get("clip_qkv") is not None else None
-    attention = replace(read_attention(hf, hf.integer("hidden_size"), "projection"), clip=clip)
+    attention = replace(read_attention(hf, hf.integer("hidden_size"), "projection"), clip_qkv=clip)
     return read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", hf.flag("norm_topk_prob", False)))
 
 

@@ -31,7 +31,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     moe = replace(
         read_moe(hf, "intermediate_size", normalise=False),
         scoring="sparsemixer",
-        jitter=hf.number("router_jitter_noise", 0.01),
+        router_jitter_noise=hf.number("router_jitter_noise", 0.01),
     )
     config = replace(read_decoder(NAME, hf, attention, moe), norm="layer", head_bias=hf.flag("lm_head_bias", False))
     window = hf.count("sliding_window")

@@ -30,7 +30,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     hf.require("use_sliding_window", False, False)
     attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=hf.flag("qkv_bias", True))
     moe = read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", False))
-    moe = replace(moe, shared_width=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
+    moe = replace(moe, shared_intermediate_size=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
     return with_dense_layers(hf, read_decoder(NAME, hf, attention, moe), dense_layers(hf))
 
 

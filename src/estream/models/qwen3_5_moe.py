@@ -47,6 +47,6 @@ def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
 def _projections(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     delta, hidden = config.attention.delta, config.hidden
     assert delta is not None
-    widths = {"qkv": delta.mixed_width, "z": delta.value_width, "b": delta.value_heads, "a": delta.value_heads}
+    widths = {"qkv": delta.conv_dim, "z": delta.value_width, "b": delta.value_heads, "a": delta.value_heads}
     attn = f"model.layers.{layer}.linear_attn."
     return {part: TensorRef(f"{attn}in_proj_{part}.weight", (width, hidden)) for part, width in widths.items()}

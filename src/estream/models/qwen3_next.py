@@ -32,7 +32,7 @@ def _projections(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     delta, hidden = config.attention.delta, config.hidden
     assert delta is not None
     attn, group = f"model.layers.{layer}.linear_attn.", delta.value_heads // delta.key_heads
-    mixed = TensorRef(f"{attn}in_proj_qkvz.weight", (delta.mixed_width + delta.value_width, hidden))
+    mixed = TensorRef(f"{attn}in_proj_qkvz.weight", (delta.conv_dim + delta.value_width, hidden))
     gates = TensorRef(f"{attn}in_proj_ba.weight", (2 * delta.value_heads, hidden))
     q, k, v, z = _grouped(delta.key_heads, (delta.key_dim, delta.key_dim, group * delta.value_dim, group * delta.value_dim))
     b, a = _grouped(delta.key_heads, (group, group))

@@ -43,9 +43,11 @@ class Quantization:
         return replace(
             whole,
             head_rows=rows,
-            expert_slices=_slices(expert_layout(config, whole).bytes, config.moe.width, group),
-            shared_slices=_slices(_shared_bytes(config, whole, config.moe.shared_width), config.moe.shared_width, group),
-            dense_slices=_slices(_shared_bytes(config, whole, config.dense_width), config.dense_width, group),
+            expert_slices=_slices(expert_layout(config, whole).bytes, config.moe.intermediate_size, group),
+            shared_slices=_slices(
+                _shared_bytes(config, whole, config.moe.shared_intermediate_size), config.moe.shared_intermediate_size, group
+            ),
+            dense_slices=_slices(_shared_bytes(config, whole, config.intermediate_size), config.intermediate_size, group),
         )
 
     def shared_slices_of(self, config: ModelConfig, layer: int) -> int:
@@ -127,26 +129,26 @@ def _latent_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig,
     """Queries and keys have each head's rotated values first; the keys' come from ``k_rope``, alike for all heads."""
     latent, rotated = attention.latent, attention.rope.dims
     assert latent is not None
-    if latent.query_rank:
-        page.floats("q_a_norm", latent.query_rank)
-    page.floats("kv_a_norm", latent.kv_rank)
-    if latent.query_rank:
-        page.matrix("q_a", latent.query_rank, hidden, bits)
-    page.matrix("q", attention.query_width, latent.query_rank or hidden, bits)
-    page.matrix("kv_a", latent.kv_rank, hidden, bits)
+    if latent.q_lora_rank:
+        page.floats("q_a_norm", latent.q_lora_rank)
+    page.floats("kv_a_norm", latent.kv_lora_rank)
+    if latent.q_lora_rank:
+        page.matrix("q_a", latent.q_lora_rank, hidden, bits)
+    page.matrix("q", attention.query_width, latent.q_lora_rank or hidden, bits)
+    page.matrix("kv_a", latent.kv_lora_rank, hidden, bits)
     page.matrix("k_rope", rotated, hidden, bits)
-    page.matrix("k", attention.heads * (attention.head_dim - rotated), latent.kv_rank, bits)
-    page.matrix("v", attention.value_width, latent.kv_rank, bits)
+    page.matrix("k", attention.heads * (attention.head_dim - rotated), latent.kv_lora_rank, bits)
+    page.matrix("v", attention.value_width, latent.kv_lora_rank, bits)
 
 
 def _delta_matrices(page: PageBuilder, hidden: int, attention: AttentionConfig, bits: int) -> None:
     delta = attention.delta
     assert delta is not None
-    page.floats("conv", delta.taps, delta.mixed_width)
+    page.floats("conv", delta.conv_kernel_size, delta.conv_dim)
     page.floats("log_rates", delta.value_heads)
     page.floats("step_bias", delta.value_heads)
     page.floats("gate_norm", delta.value_dim)
-    page.matrix("qkv", delta.mixed_width, hidden, bits)
+    page.matrix("qkv", delta.conv_dim, hidden, bits)
     page.matrix("z", delta.value_width, hidden, bits)
     page.matrix("b", delta.value_heads, hidden, bits)
     page.matrix("a", delta.value_heads, hidden, bits)
@@ -182,13 +184,13 @@ def _norm(page: PageBuilder, name: str, config: ModelConfig) -> None:
 
 def expert_layout(config: ModelConfig, quantization: Quantization) -> PageLayout:
     """One expert or slice."""
-    width = config.moe.width // quantization.expert_slices
+    width = config.moe.intermediate_size // quantization.expert_slices
     return _mlp_layout(config.hidden, width, quantization.group, quantization.expert_bits, bias=config.moe.expert_bias)
 
 
 def shared_layout(config: ModelConfig, quantization: Quantization, layer: int) -> PageLayout:
     """The MLP of all tokens of a layer, or a slice of it."""
-    width = config.shared_width(layer) // quantization.shared_slices_of(config, layer)
+    width = config.mlp_intermediate_size(layer) // quantization.shared_slices_of(config, layer)
     return _mlp_layout(config.hidden, width, quantization.group, quantization.dense_bits, bias=False)
 
 
@@ -221,12 +223,12 @@ def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[Page
     for layer in range(config.layers):
         yield PageSpec("attention", layer, -1, -1, 0, 0, attention_layout(config, quantization, layer))
         yield PageSpec("router", layer, -1, -1, 0, 0, router_layout(config, layer))
-        if width := config.shared_width(layer):
+        if width := config.mlp_intermediate_size(layer):
             shared = shared_layout(config, quantization, layer)
             yield from _mlp_pages("shared", layer, -1, width, quantization.shared_slices_of(config, layer), shared)
         if layer not in config.dense_layers:
             for e in range(config.moe.experts):
-                yield from _mlp_pages("expert", layer, e, config.moe.width, quantization.expert_slices, expert)
+                yield from _mlp_pages("expert", layer, e, config.moe.intermediate_size, quantization.expert_slices, expert)
     for index, first in enumerate(range(0, config.vocabulary, quantization.head_rows)):
         count = min(quantization.head_rows, config.vocabulary - first)
         yield PageSpec("head", config.layers, -1, index, first, count, _head_layout(config, quantization, count))

@@ -188,8 +188,8 @@ def gated(x: np.ndarray, gate_up: np.ndarray, bias: np.ndarray | None, moe: MoeC
     products = x @ gate_up.T
     gate, up = np.split(products if bias is None else products + bias, 2, axis=1)
     alpha = np.float32(1.0)
-    if moe.gate_limit > 0.0:
-        limit, alpha = np.float32(moe.gate_limit), np.float32(moe.gate_alpha)
+    if moe.swiglu_limit > 0.0:
+        limit, alpha = np.float32(moe.swiglu_limit), np.float32(moe.swiglu_alpha)
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1.0)
     with np.errstate(over="ignore"):  # exp overflows to infinity where the gate is shut
         return np.asarray(gate / (1.0 + np.exp(-alpha * gate)) * up)

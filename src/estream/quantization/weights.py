@@ -112,7 +112,7 @@ class PageWeights:
     def _balanced(self, gate_up: MatrixRows, down: MatrixRows) -> tuple[MatrixRows, MatrixRows]:
         """A column of ``down`` against a row of ``up``, which SwiGLU takes linearly; other gates do not."""
         moe = self._config.moe
-        if not gate_up.values or not down.values or moe.gate_limit > 0.0 or moe.expert_bias:
+        if not gate_up.values or not down.values or moe.swiglu_limit > 0.0 or moe.expert_bias:
             return gate_up, down
         some = down.values[0][:: evenly(down.count, 2 * SAMPLED_ROWS).step]
         inner = balancing_exponents(column_magnitudes([(some, down.dtype)], some.shape[1]))
@@ -172,7 +172,11 @@ class PageWeights:
             routers = (tensors.parts.get("router"), tensors.shared_gate)
             yield from (self._sample(ref) for ref in routers if ref is not None)
             for mlp in self._mlps(layer, every=False):
-                width = self._config.moe.width if mlp is not tensors.shared else self._config.shared_width(layer)
+                width = (
+                    self._config.moe.intermediate_size
+                    if mlp is not tensors.shared
+                    else self._config.mlp_intermediate_size(layer)
+                )
                 yield from (self._sample(half, 0, min(SAMPLED_ROWS, width)) for half in (mlp.gate, mlp.up))
 
     def _sample(self, ref: TensorRef, first: int = 0, count: int | None = None) -> tuple[np.ndarray, str]:

@@ -160,7 +160,10 @@ def test_published_shapes_have_few_graphs_and_pages_that_tile_the_model(name: st
     assert shapes.routing.window >= shapes.routing.tokens
     assert shapes.routing.tokens % shapes.attention.chunk == 0
     assert shapes.routing.tokens % shapes.head.rows == 0
-    assert target.source.expert_slices == 1 or (config.moe.width // target.source.expert_slices) % shapes.expert.width == 0
+    assert (
+        target.source.expert_slices == 1
+        or (config.moe.intermediate_size // target.source.expert_slices) % shapes.expert.width == 0
+    )
 
 
 def test_a_synthetic_package_is_for_the_device_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

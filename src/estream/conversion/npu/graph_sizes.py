@@ -95,7 +95,7 @@ def sizes_of(config: ModelConfig, bits: int) -> Sizes:
 
 def candidates(config: ModelConfig, bits: int) -> Iterator[Sizes]:
     """From the fewest calls to the smallest graphs: slices of the experts, each with the tiles from all down to small ones."""
-    hidden, shared = config.hidden, bool(config.moe.shared_width or config.dense_layers)
+    hidden, shared = config.hidden, bool(config.moe.shared_intermediate_size or config.dense_layers)
     tokens = min(1024, max(128, (2 << 20) // hidden // 128 * 128), round_up(config.context, 128))
     sizes = Sizes(
         width=0,
@@ -107,12 +107,12 @@ def candidates(config: ModelConfig, bits: int) -> Iterator[Sizes]:
     )
     step = GROUP * (2 if bits == 4 else 1)
     limit = (2 << 20) // hidden if hidden <= 2048 else (1 << 20) // hidden
-    slices = max(1, -(-config.moe.width // max(limit, step)))
+    slices = max(1, -(-config.moe.intermediate_size // max(limit, step)))
     # A graph for the MLPs of all tokens takes the place of the largest tile.
     tiles = (16, 32, 64, 128) if shared and bits != DENSE_BITS else (16, 32, 64, 128, 256)
     counts = range(slices, 4 * slices + 1)
-    padded = {count: round_up(-(-config.moe.width // count), step) for count in counts}
-    most = max(_LARGEST_PADDING * config.moe.width, min(count * padded[count] for count in counts))
+    padded = {count: round_up(-(-config.moe.intermediate_size // count), step) for count in counts}
+    most = max(_LARGEST_PADDING * config.moe.intermediate_size, min(count * padded[count] for count in counts))
     for count in counts:
         if count * padded[count] <= most:
             for end in range(len(tiles), 2, -1):
@@ -145,9 +145,9 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
             group=GROUP,
             qk_norm=a.qk_norm,
             bias=a.input_bias,
-            clip=a.clip or 0.0,
-            kv_rank=latent.kv_rank if latent else 0,
-            query_rank=latent.query_rank if latent else 0,
+            clip=a.clip_qkv or 0.0,
+            kv_rank=latent.kv_lora_rank if latent else 0,
+            query_rank=latent.q_lora_rank if latent else 0,
             latent_eps=latent.norm_eps if latent else 0.0,
         ),
         routing=RoutingShapes(
@@ -155,10 +155,10 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
             top_k=moe.top_k,
             tokens=sizes.tokens,
             window=sizes.window,
-            normalise=moe.normalise,
-            scaling=moe.scaling,
-            groups=moe.groups,
-            top_groups=moe.top_groups,
+            normalise=moe.norm_topk_prob,
+            scaling=moe.routed_scaling_factor,
+            groups=moe.n_group,
+            top_groups=moe.topk_group,
             shared_gate=moe.shared_gate,
         ),
         expert=MlpShapes(sizes.width, bits, GROUP, sizes.tiles),
@@ -171,7 +171,7 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
 
 
 def _shared(config: ModelConfig, bits: int, sizes: Sizes) -> MlpShapes | None:
-    if not (config.moe.shared_width or config.dense_layers):
+    if not (config.moe.shared_intermediate_size or config.dense_layers):
         return None
     return MlpShapes(sizes.width, DENSE_BITS, GROUP, sizes.tiles if bits == DENSE_BITS else (128,))
 
@@ -207,10 +207,10 @@ def _key(config: ModelConfig, bits: int) -> dict[str, Any]:
     moe, a = config.moe, config.attention
     return {
         "hidden": config.hidden,
-        "width": moe.width,
+        "width": moe.intermediate_size,
         "bits": bits,
         "experts": moe.experts,
         "top_k": moe.top_k,
         "heads": [a.heads, a.kv_heads, a.head_dim, a.value_dim],
-        "shared": bool(moe.shared_width or config.dense_layers),
+        "shared": bool(moe.shared_intermediate_size or config.dense_layers),
     }

@@ -32,9 +32,9 @@ def source_quantization(config: ModelConfig, shapes: NpuShapes, group: int) -> Q
     return replace(
         chosen,
         head_rows=shapes.head.vocabulary,
-        expert_slices=slices(chosen.expert_slices, config.moe.width, shapes.expert.width),
-        shared_slices=slices(chosen.shared_slices, config.moe.shared_width, shared),
-        dense_slices=slices(chosen.dense_slices, config.dense_width, shared),
+        expert_slices=slices(chosen.expert_slices, config.moe.intermediate_size, shapes.expert.width),
+        shared_slices=slices(chosen.shared_slices, config.moe.shared_intermediate_size, shared),
+        dense_slices=slices(chosen.dense_slices, config.intermediate_size, shared),
     )
 
 
@@ -99,7 +99,7 @@ class Relayout:
     def _slices(self, spec: PageSpec, codes: Mapping[str, Codes]) -> Iterator[tuple[PageSpec, np.ndarray]]:
         part = mlp_shapes(self._shapes, spec.kind)
         (gate, up), down = _apart(codes["gate_up"], spec.count), codes["down"]
-        whole = self._config.moe.width if spec.kind == "expert" else self._config.shared_width(spec.layer)
+        whole = self._config.moe.intermediate_size if spec.kind == "expert" else self._config.mlp_intermediate_size(spec.layer)
         layout = page_layout(self._shapes, spec.kind)
         for begin in range(0, spec.count, part.width):
             end, first = min(begin + part.width, spec.count), spec.first + begin

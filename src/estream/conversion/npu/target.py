@@ -64,9 +64,9 @@ def _quantization(config: ModelConfig, shapes: NpuShapes, source: Quantization) 
     shared = mlp_shapes(shapes, "shared").width
     return replace(
         source,
-        expert_slices=-(-config.moe.width // shapes.expert.width),
-        shared_slices=max(1, -(-config.moe.shared_width // shared)),
-        dense_slices=max(1, -(-config.dense_width // shared)),
+        expert_slices=-(-config.moe.intermediate_size // shapes.expert.width),
+        shared_slices=max(1, -(-config.moe.shared_intermediate_size // shared)),
+        dense_slices=max(1, -(-config.intermediate_size // shared)),
     )
 
 

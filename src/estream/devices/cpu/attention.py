@@ -48,7 +48,7 @@ class CpuAttention(ABC):
         a = config.attention
         self._shapes = {
             window: _native.Attention(a.heads, a.kv_heads, a.head_dim, a.value_dim, a.scale, window)
-            for window in {a.window_of(layer) for layer in range(config.layers)}
+            for window in {a.sliding_window_of(layer) for layer in range(config.layers)}
         }
 
     @abstractmethod
@@ -91,13 +91,13 @@ class CpuAttention(ABC):
 
     def _store(self, page: BoundPage, rows: Rows) -> None:
         keys, values = self.keys_and_values(page, rows)
-        shape, a = self._shapes[self._attention.window_of(page.spec.layer)], self._a
+        shape, a = self._shapes[self._attention.sliding_window_of(page.spec.layer)], self._a
         self._native.store_key_values(shape, keys, values, rows.kv_rows, a.keys, a.values, self._batch.kv_capacity)
 
     def _attend(self, page: BoundPage, rows: Rows, residual: np.ndarray) -> None:
         a, attended = self._a, self._a.attended[: len(rows)]
         self._native.attention(
-            self._shapes[self._attention.window_of(page.spec.layer)],
+            self._shapes[self._attention.sliding_window_of(page.spec.layer)],
             self.queries(page, rows),
             rows.positions,
             rows.bases,
@@ -125,7 +125,7 @@ class GroupedAttention(CpuAttention):
         self._from_rows(page, "k", keys)
         self._from_rows(page, "v", values)
         self._rotate(page, "k_norm", keys, self._attention.kv_heads, rows)
-        bound = self._attention.clip
+        bound = self._attention.clip_qkv
         if bound is not None:
             np.clip(values, -bound, bound, out=values)
         return keys, values
@@ -142,7 +142,7 @@ class GroupedAttention(CpuAttention):
         if kind != "none":
             columns = self._attention.head_dim if kind == "head" else x.shape[1]
             norm = _native.Norm(page.floats(name), 0, columns, self._config.norm_eps)
-        self._native.rotate(x, heads, rows.cosine, rows.sine, norm, self._attention.clip or 0.0)
+        self._native.rotate(x, heads, rows.cosine, rows.sine, norm, self._attention.clip_qkv or 0.0)
 
 
 class LatentAttention(CpuAttention):
@@ -160,7 +160,7 @@ class LatentAttention(CpuAttention):
         self._from_rows(page, "k_rope", a.rotated_keys[:n])
         self._native.rotate(a.rotated_keys[:n], 1, rows.cosine, rows.sine)
         x = (a.latent_normed, a.latent_quantized)
-        self._linear.normalise(latent, self._norm(page, "kv_a_norm", self._latent.kv_rank), x)
+        self._linear.normalise(latent, self._norm(page, "kv_a_norm", self._latent.kv_lora_rank), x)
         self._linear.project(page, "k", x, a.plain_keys[:n])
         self._linear.project(page, "v", x, a.new_values[:n])
         heads = a.new_keys[:n].reshape(n, self._attention.heads, -1)
@@ -169,7 +169,7 @@ class LatentAttention(CpuAttention):
         return a.new_keys[:n], a.new_values[:n]
 
     def queries(self, page: BoundPage, rows: Rows) -> np.ndarray:
-        a, n, rank = self._a, len(rows), self._latent.query_rank
+        a, n, rank = self._a, len(rows), self._latent.q_lora_rank
         queries = a.queries[:n]
         if rank:
             latent = a.query_latent[:n]

@@ -44,7 +44,7 @@ class DeltaAttention:
 
     def _chunk(self, page: BoundPage, positions: np.ndarray) -> None:
         """From normalised rows to gated outputs in ``linear_out``."""
-        a, n, before = self._a, len(positions), self._delta.taps - 1
+        a, n, before = self._a, len(positions), self._delta.conv_kernel_size - 1
         mixed, rates, gates, read = a.linear_mixed[:n], a.linear_rates[:n], a.linear_gates[:n], a.linear_read[:n]
         x = (a.normed, a.normed_quantized)
         self._linear.project(page, "qkv", x, a.linear_inputs[before : before + n])

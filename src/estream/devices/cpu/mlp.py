@@ -26,13 +26,20 @@ class CpuMlp:
         self._native = linear.native
         moe = config.moe
         self._route = _native.Routing(
-            moe.experts, moe.top_k, moe.scoring, moe.normalise, moe.scaling, moe.groups, moe.top_groups, moe.jitter
+            moe.experts,
+            moe.top_k,
+            moe.scoring,
+            moe.norm_topk_prob,
+            moe.routed_scaling_factor,
+            moe.n_group,
+            moe.topk_group,
+            moe.router_jitter_noise,
         )
         # Of each token's experts only the likeliest quarter is named: nine in ten of those come true or more, and what is
         # named wrongly costs more than it hides.
         scoring = "sigmoid" if moe.scoring == "sigmoid" else "softmax"
         count = max(1, moe.top_k // 4)
-        self._likeliest = _native.Routing(moe.experts, count, scoring, groups=moe.groups, top_groups=moe.top_groups)
+        self._likeliest = _native.Routing(moe.experts, count, scoring, groups=moe.n_group, top_groups=moe.topk_group)
         self._likeliest_count = count
 
     def begin(self, activations: Activations) -> None:
@@ -104,7 +111,7 @@ class CpuMlp:
         if spec.first == 0:
             partial.fill(0.0)
         self._mlp(page, tokens, places, np.ones_like(weights), partial)
-        if spec.first + spec.count == self._config.moe.width:
+        if spec.first + spec.count == self._config.moe.intermediate_size:
             self._native.scatter_add(partial, tokens, weights, residual)
 
     def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
@@ -122,7 +129,7 @@ class CpuMlp:
         layout, moe = spec.layout, self._config.moe
         gate_up, down = layout.matrix("gate_up"), layout.matrix("down")
         gate_bias, down_bias = (layout.offset(name) for name in ("gate_up_bias", "down_bias"))
-        alpha, limit = (moe.gate_alpha, moe.gate_limit) if spec.kind == "expert" else (0.0, 0.0)
+        alpha, limit = (moe.swiglu_alpha, moe.swiglu_limit) if spec.kind == "expert" else (0.0, 0.0)
         shapes = native_matrix(gate_up), native_matrix(down)
         mlp = _native.Expert(*shapes, down.offset, gate_bias, down_bias, alpha, limit)
         return _Call(layout, mlp, *self._a.mlp_scratch(down.inputs, down.group))

@@ -160,7 +160,7 @@ class NpuPlan:
     @property
     def sliced(self) -> bool:
         """Whether experts are cut into slices, whose partial sums wait between one slice's page and the next."""
-        return self.config.moe.width > self.shapes.expert.width
+        return self.config.moe.intermediate_size > self.shapes.expert.width
 
     @property
     def residual_bytes(self) -> int:

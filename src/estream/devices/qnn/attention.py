@@ -46,7 +46,7 @@ class NpuAttention:
             graph.bind_page(self._layout, address)
         chunks = range(-(-self._tokens // self._chunk))
         needed = set(chunks) if wanted is None else set((wanted // self._chunk).tolist())
-        window = self._config.window_of(spec.layer)
+        window = self._config.sliding_window_of(spec.layer)
         for chunk in chunks[: max(needed) + 1]:
             self._project(chunk, deltas)
             if chunk in needed:

@@ -57,11 +57,11 @@ def build_tape(config: ModelConfig, shapes: NpuShapes) -> Iterator[PageSpec]:
     for layer in range(config.layers):
         yield PageSpec("attention", layer, -1, -1, 0, 0, page_layout(shapes, "attention"))
         yield PageSpec("router", layer, -1, -1, 0, 0, page_layout(shapes, "router"))
-        if width := config.shared_width(layer):
+        if width := config.mlp_intermediate_size(layer):
             yield from _slices(shapes, "shared", layer, -1, width)
         if layer not in config.dense_layers:
             for expert in range(config.moe.experts):
-                yield from _slices(shapes, "expert", layer, expert, config.moe.width)
+                yield from _slices(shapes, "expert", layer, expert, config.moe.intermediate_size)
     rows = shapes.head.vocabulary
     for index, first in enumerate(range(0, config.vocabulary, rows)):
         count = min(rows, config.vocabulary - first)
