@@ -10,6 +10,7 @@ import argparse
 import itertools
 import json
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ FINALISTS = 3
 def run(package: Package, ids: np.ndarray, options: LoadOptions, share: float | None = None) -> float:
     with Model(package, options) as model:
         if share is not None:
-            model._configuration = type(model._configuration)(**model._configuration.to_json() | {"speculative_share": share})
+            configuration = replace(model._setup.configuration, speculative_share=share)
+            model._setup = replace(model._setup, configuration=configuration)
         return model.prefill(ids).stats.ttft_s
 
 

@@ -18,7 +18,7 @@ from overlap import read_alone
 from estream.api.model import Model
 from estream.api.plan import Planner, planner, tune
 from estream.configurator.simulate import Simulator
-from estream.configurator.simulated import Workload
+from estream.engine.batch import BatchShape
 from estream.engine.options import Configuration, LoadOptions
 from estream.host.sizes import GiB, MiB, format_bytes
 from estream.package.package import open_package
@@ -27,7 +27,7 @@ SAMPLE = 768 * MiB
 
 
 def budget_of(ready: Planner, tokens: int, share: float) -> int:
-    low = ready.setting(1 << 50).floor(Workload.prompt(tokens)).bytes + 8 * MiB
+    low = ready.memory(1 << 50).floor(BatchShape.of_prompt(tokens)).bytes + 8 * MiB
     everything = sum(p.padded_bytes for p in ready.package.manifest.tape)
     high = int((low + everything) * 1.05) + 64 * MiB
     return round(low * (high / low) ** share)
@@ -41,7 +41,7 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
     ratios, ttfts, rates = [], [], []
     for _ in range(rounds):
         with Model(package, LoadOptions(budget)) as model:
-            c: Configuration = model._configuration
+            c: Configuration = model._setup.configuration
             options = LoadOptions(lanes=c.lanes, request_bytes=c.request_bytes)
             before = SAMPLE / read_alone(package, SAMPLE, options)
             stats = model.prefill(ids).stats
@@ -50,8 +50,8 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
             storage = ready.profile.storage
             scaled = storage.scaled(now / storage.rate(c.lanes, c.request_bytes))
             profile = type(ready.profile)(**{**ready.profile.__dict__, "storage": scaled})
-            simulator = Simulator(model._setting, profile)
-            predicted = simulator.predict(c, Workload.prompt(tokens))
+            simulator = Simulator(model._memory, profile)
+            predicted = simulator.estimate(c, BatchShape.of_prompt(tokens))
         ratios.append(predicted.ttft_s / stats.ttft_s)
         ttfts.append(stats.ttft_s)
         rates.append(now)

@@ -16,7 +16,7 @@ from tiny import OLMOE_SHAPES, make_olmoe
 import estream
 from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
-from estream.engine import activations
+from estream.devices.cpu import activations
 from estream.engine.options import LoadOptions
 from estream.errors import BudgetError, OptionError, PromptError, StateError
 from estream.host import limits
@@ -84,8 +84,8 @@ def test_logits_are_identical(package, alone, spare, threads, lanes, request, ch
 def test_a_wrong_prediction_changes_no_bit_and_deadlocks_nothing(package, alone, wrong, keep, spare, prompt):
     """Whatever is predicted, in the smallest ring: missed experts are read in their place."""
     with Model(package, LoadOptions(budget(package, [prompt], spare * MiB), 1, request_bytes=64 * KiB)) as model:
-        original = model._device.predict
-        model._device.predict = lambda spec, address: original(spec, address) | wrong if keep else wrong
+        original = model._device.experts_to_prefetch
+        model._device.experts_to_prefetch = lambda spec, address: original(spec, address) | wrong if keep else wrong
         for _ in range(2):
             result = model.prefill(prompt)
             np.testing.assert_array_equal(result.logits, alone[PROMPTS.index(prompt)])

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cgroup import estream_command, memory_group
+from estream.configurator.watch import PredictionWatch
 from simulated_machines import MB, OLMOE, GiB, MiB, constant, profile, setting
 
 import estream
@@ -21,7 +22,6 @@ from estream.configurator.profile import Profile, Storage, read_profile
 from estream.configurator.search import choose, reading, usual_workloads
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import Workload
-from estream.configurator.watch import PredictionWatch
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError, OptionError
 from estream.host import limits

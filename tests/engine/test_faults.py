@@ -19,7 +19,7 @@ import estream
 from estream.api.model import Model
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.engine.options import LoadOptions
-from estream.engine.pager import Pager
+from estream.engine.reads import Reads
 from estream.errors import CancelledError, ReadError
 from estream.host.sizes import KiB
 from estream.package.package import Package, open_package
@@ -173,7 +173,7 @@ import os, sys, numpy as np, estream
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.api.model import Model
 from estream.engine.options import LoadOptions
-from estream.engine.pager import Pager
+from estream.engine.reads import Reads
 from estream.package.package import open_package
 threads = lambda: len(os.listdir("/proc/self/task"))
 before = threads()
@@ -240,14 +240,12 @@ def test_embedding_rows_come_whole_through_any_memory_and_a_damaged_one_is_named
     begin = -memory.ctypes.data % 4096
     memory = memory[begin : begin + room * scratch_bytes_per_row(record)]
     reader = copy.open_reader(3, 64 * KiB, True)
-    pager = Pager(reader, [copy.pages_path, copy.embedding_path], (), 64 * KiB, {})
+    reads = Reads(reader, [copy.pages_path, copy.embedding_path])
     ids = np.random.default_rng(room).integers(0, 700, 900).astype(np.int32)
     out = np.empty((900, copy.manifest.config.hidden), np.float32)
 
     def read() -> None:
-        embedding = EmbeddingReader(copy, reader, pager)
-        embedding.start(ids, memory, memory.ctypes.data)
-        embedding.finish(out)
+        EmbeddingReader(copy, reads, ids, memory).finish(out)
 
     read()
     rows = np.fromfile(copy.embedding_path, np.uint8, 700 * record).reshape(700, record)[:, :-8]

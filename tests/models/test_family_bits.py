@@ -8,7 +8,7 @@ from tiny import FAMILIES, make_tiny
 import estream
 from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
-from estream.engine import activations
+from estream.devices.cpu import activations
 from estream.engine.options import LoadOptions
 from estream.host.sizes import KiB, MiB
 from estream.package.package import Package

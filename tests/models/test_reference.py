@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 import estream
 from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
-from estream.engine.activations import plan_activations
+from estream.devices.opening import arrays_planner
 from estream.engine.batch import Batch
 from estream.engine.memory import Floor
 from estream.engine.options import LoadOptions
@@ -180,7 +180,7 @@ def test_head_pages_read_early_leave_room_for_every_slice_of_the_last_layer(tmp_
 
 def _small_budget(tiny: Tiny, positions=None) -> int:
     manifest = tiny.package.manifest
-    plan = plan_activations(manifest.config, manifest.quantization, Batch.of([tiny.ids], [positions]), False)
+    plan = arrays_planner(manifest, False, 4)(Batch.of([tiny.ids], [positions]).shape)
     return Floor.of(limits.resident_bytes() + 2 * MiB, plan.bytes, manifest.tape).bytes
 
 

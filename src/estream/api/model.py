@@ -6,7 +6,6 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,20 +14,16 @@ import numpy as np
 from estream import _native
 from estream.api.result import Prefill, SweepStats, TopToken
 from estream.configurator.configure import configure
-from estream.configurator.simulate import Setting
-from estream.configurator.simulated import Workload
-from estream.configurator.watch import PredictionWatch
-from estream.devices.opening import open_device
-from estream.devices.plans import plan_sweep
-from estream.engine.activations import SweepArrays, SweepPlan
-from estream.engine.batch import Batch
+from estream.configurator.estimates import SweepEstimates
+from estream.devices.opening import arrays_planner, open_device
+from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
 from estream.engine.embedding import EmbeddingReader
-from estream.engine.memory import Floor, SweepLayout, early_head_bytes, reserve_bytes, usual_tokens
+from estream.engine.memory import ModelMemory, divide_arena
 from estream.engine.options import LoadOptions
-from estream.engine.pager import EMBEDDING_FILE, PAGES_FILE, Pager
-from estream.engine.prompts import Positions, Prompt, make_batch
-from estream.engine.schedule import ReadSchedule, expected_share
-from estream.engine.sweep import Sweep
+from estream.engine.pager import Pager
+from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
+from estream.engine.sweep import Sweep, SweepResult
+from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
 from estream.engine.workspace import Workspace
 from estream.errors import OptionError, StateError
@@ -54,35 +49,30 @@ class Model:
 
     def __init__(self, package: Package, options: LoadOptions) -> None:
         options.check()
+        manifest = package.manifest
         self._package = package
         self._options = options
-        self._config = package.manifest.config
         self._tokenizer = TextTokenizer(package.tokenizer_path, package.path)
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
         self._device = open_device(package, options)
-        self._final_norm = package.final_norm()
-        self._process_bytes = limits.resident_bytes()
-        self._budget = limits.budget_of(options.memory)
-        self._floor(self._plan(Batch.of([[0]])), 1)
-        self._configure()
-        self._workspace = self._make_workspace()
-        paths = [package.pages_path, package.embedding_path]
-        request_bytes = self._configuration.request_bytes
-        self._reader = package.open_reader(self._configuration.lanes, request_bytes, options.direct_io)
-        pinned = self._workspace.pinned()
-        self._pager = Pager(self._reader, paths, package.manifest.tape, request_bytes, pinned)
-        self._sweep = Sweep(package.manifest.tape, self._device, self._pager, self._final_norm)
+        planner = arrays_planner(manifest, options.float_activations, self._device.kv_element_bytes)
+        self._memory = ModelMemory(manifest, limits.budget_of(options.memory), limits.resident_bytes(), planner)
+        self._memory.check(BatchShape.of_prompt(1))
+        chosen = configure(package, self._device, options, self._memory)
+        self._estimates = SweepEstimates(chosen)
+        self._setup = SweepSetup.of(self._memory, chosen.configuration)
+        # Memory that the user has set aside stays in memory; what was merely free may be swapped.
+        self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
+        self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
+        request_bytes = chosen.configuration.request_bytes
+        reader = package.open_reader(chosen.configuration.lanes, request_bytes, options.direct_io)
+        self._reads = Reads(reader, [package.pages_path, package.embedding_path])
+        pinned = {index: self._workspace.address + offset for index, offset in self._setup.arena.pinned.items()}
+        self._pager = Pager(self._reads, manifest.tape, request_bytes, pinned)
+        self._sweep = Sweep(manifest.tape, self._device, self._reads, self._pager, package.final_norm())
         _MODELS.add(self)
-
-    def _configure(self) -> None:
-        exact, kv_bytes = self._options.activations == "float", self._device.kv_element_bytes
-        setting = Setting(self._package.manifest, self._budget, self._process_bytes, exact, kv_bytes)
-        self._setting = setting
-        configured = configure(self._package, self._device, self._options, setting)
-        self._configuration = configured.configuration
-        self._watch = PredictionWatch(configured)
 
     @property
     def package(self) -> Package:
@@ -90,15 +80,17 @@ class Model:
 
     @property
     def budget_bytes(self) -> int:
-        return self._budget
+        return self._memory.budget_bytes
 
     @property
     def arena_bytes(self) -> int:
-        """Memory that the arena takes now."""
+        """Memory that the arena takes now. Raises StateError after :meth:`close`."""
+        self._check_usable()
         return self._workspace.bytes
 
     def device_seconds(self) -> dict[str, float]:
-        """Seconds that the device has spent so far, by kind of work."""
+        """Seconds that the device has spent so far, by kind of work. Raises StateError after :meth:`close`."""
+        self._check_usable()
         return self._device.seconds()
 
     def close(self) -> None:
@@ -106,23 +98,25 @@ class Model:
         if os.getpid() != self._pid:
             return
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                self._reader.cancel()
-                del self._sweep, self._pager, self._reader, self._workspace, self._device
+            if self._closed:
+                return
+            self._closed = True
+            self._reads.stop()
+            del self._sweep, self._pager, self._reads, self._workspace, self._device
+        self._estimates.judge()
 
     def _abandon(self) -> None:
         if self._closed:
             return
         self._device.abandon()
-        for part in (self._reader, self._workspace.native):
+        for part in (self._reads.native, self._workspace.native):
             _native.abandon(part)
 
     def cancel(self) -> None:
         """Stop the sweep that runs now, from any thread: its caller gets CancelledError within one page's time."""
-        pager = getattr(self, "_pager", None)
-        if pager is not None:
-            pager.cancel()
+        reads = getattr(self, "_reads", None)
+        if reads is not None:
+            reads.cancel()
 
     def __enter__(self) -> Self:
         return self
@@ -137,10 +131,15 @@ class Model:
             prompt: the text or the ids.
             positions: where logits are wanted, counted from 0; None for the last one alone.
 
+        Returns:
+            logits float32 [vocabulary] at the last position, [positions, vocabulary] where positions were asked for.
+
         Raises:
             PromptError: the prompt is empty, too long, or names an id outside the vocabulary.
             BudgetError: the memory budget is below the floor for this length.
             ReadError: the package could not be read; the model stays usable.
+            CancelledError: :meth:`cancel` was called meanwhile; the model stays usable.
+            StateError: the model is closed, or this process was forked from the one that loaded it.
 
         """
         return self.prefill_batch([prompt], None if positions is None else [positions])[0]
@@ -151,34 +150,51 @@ class Model:
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
         begin = time.perf_counter()
-        batch = make_batch(prompts, positions, self._tokenizer, self._config)
+        batch = make_batch(prompts, positions, self._tokenizer, self._package.manifest.config)
+        with self._using():
+            self._memory.check(batch.shape)
+            self._reads.accept()
+            before = self._reads.native.stats()
+            plan = plan_sweep(self._setup, batch.shape, self._pager.resident)
+            result = self._run(batch, plan)
+            rows = result.logits.copy()
+            stats = self._stats(plan, result, before, time.perf_counter() - begin)
+        single = [positions is None or positions[i] is None for i in range(len(prompts))]
+        return [Prefill(part[0] if one else part, stats) for part, one in zip(batch.split(rows), single, strict=True)]
+
+    def _run(self, batch: Batch, plan: SweepPlan) -> SweepResult:
+        """Its logits lie in the arena."""
+        workspace, offset = self._workspace, plan.layout.activations_offset
+        workspace.prepare(plan.layout)
+        memory = workspace.memory[offset : offset + plan.arrays.bytes]
+        # Rows are read into the activations behind the residual, which nothing uses before the first layer.
+        embedding = EmbeddingReader(self._package, self._reads, batch.ids, memory[plan.arrays.residual_bytes :])
+        return self._sweep.run(batch, plan, plan.arrays.carve(memory), embedding, workspace.address)
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """One caller at a time. A forked child would wait for a lock that another thread held, so it is told first."""
+        self._check_usable()
         with self._lock:
             self._check_usable()
-            self._pager.accept()
-            rows = self._run(batch)
-            stats = self._stats(batch, time.perf_counter() - begin)
-        ends = np.cumsum(batch.wanted_counts)
-        parts = [rows[end - count : end] for end, count in zip(ends, batch.wanted_counts, strict=True)]
-        single = [positions is None or positions[i] is None for i in range(len(prompts))]
-        return [Prefill(part[0] if one else part, stats) for part, one in zip(parts, single, strict=True)]
+            yield
 
     @contextmanager
     def record(self) -> Iterator[Timeline]:
         """Record what happens when in the sweeps inside the block."""
         timeline = Timeline()
-        with self._lock:
-            self._check_usable()
-            self._sweep.timeline = self._pager.timeline = timeline
-            self._reader.take_events()
-            self._reader.record(True)
+        with self._using():
+            reads = self._reads
+            reads.timeline = timeline
+            reads.native.take_events()
+            reads.native.record(True)
         try:
             yield timeline
         finally:
             with self._lock:
-                if not self._closed:
-                    self._reader.record(False)
-                    timeline.add_reads(self._reader.take_events())
-                    self._sweep.timeline = self._pager.timeline = None
+                reads.native.record(False)
+                timeline.add_reads(reads.native.take_events())
+                reads.timeline = None
 
     def top(self, result: Prefill, count: int) -> list[TopToken]:
         """The ``count`` likeliest next tokens, likeliest first.
@@ -214,72 +230,26 @@ class Model:
         if os.getpid() != self._pid:
             raise StateError("a model does not survive a fork; load it again in the child process")
 
-    def _plan(self, batch: Batch) -> SweepPlan:
-        exact = self._options.activations == "float"
-        return plan_sweep(self._package.manifest, batch, exact, self._device.kv_element_bytes)
-
-    def _make_workspace(self) -> Workspace:
-        usual = self._plan(Batch.of([np.zeros(usual_tokens(self._config), np.int32)])).bytes
-        capacity = self._budget - self._process_bytes - reserve_bytes(self._budget)
-        # Memory that the user has set aside stays in memory; what was merely free may be swapped.
-        lock = self._options.memory is not None
-        return Workspace(self._package.manifest, capacity, usual, self._configuration, lock=lock)
-
-    def _floor(self, plan: SweepPlan, tokens: int) -> None:
-        Floor.of(self._process_bytes, plan.bytes, self._package.manifest.tape).check(self._budget, tokens)
-
-    def _run(self, batch: Batch) -> np.ndarray:
-        """Logits [wanted, vocabulary], copied out of the arena."""
-        plan = self._plan(batch)
-        self._floor(plan, batch.tokens)
-        layout = self._workspace.divide(plan.bytes)
-        self._reader_before = self._reader.stats()
-        self._pager.unpin_beyond(self._workspace.ring_address)
-        activations = plan.carve(self._workspace.memory[layout.activations_offset :])
-        try:
-            return self._read_and_compute(batch, plan, layout, activations).copy()
-        except BaseException:
-            self._pager.abort()
-            raise
-
-    def _read_and_compute(self, batch: Batch, plan: SweepPlan, layout: SweepLayout, activations: SweepArrays) -> np.ndarray:
-        tape = self._package.manifest.tape
-        # Rows are read into the activations behind the residual, which nothing uses before the first layer.
-        scratch = layout.activations_offset + plan.residual_bytes
-        embedding = EmbeddingReader(self._package, self._reader, self._pager)
-        memory = self._workspace.memory[scratch : layout.activations_offset + plan.bytes]
-        embedding.start(batch.ids, memory, self._workspace.address + scratch)
-        last_experts = min(self._config.moe.experts, len(batch.wanted) * self._config.moe.top_k)
-        early_head = early_head_bytes(tape, layout.ring_bytes, last_experts)
-        speculative = expected_share(self._config, batch.tokens) >= self._configuration.speculative_share
-        resident = self._pager.resident
-        self._repeated = bool(resident)
-        schedule = ReadSchedule(self._config, tape, resident, speculative, early_head)
-        self._pager.begin(schedule, self._workspace.ring_address, layout.ring_bytes)
-        logits = self._sweep.run(batch, activations, embedding)
-        self._pager.end()
-        self._prediction = asdict(schedule.prediction)
-        return logits
-
-    def _stats(self, batch: Batch, ttft: float) -> SweepStats:
-        after = self._reader.stats()
-        bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(self._reader_before, after, strict=True))
+    def _stats(
+        self, plan: SweepPlan, result: SweepResult, before: "tuple[int, int, float, float]", ttft_s: float
+    ) -> SweepStats:
+        bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(before, self._reads.native.stats(), strict=True))
+        direct = self._reads.native.direct
         return SweepStats(
-            ttft_s=ttft,
-            prompt_tokens=batch.tokens,
-            prompts=len(batch.lengths),
+            ttft_s=ttft_s,
+            prompt_tokens=plan.shape.tokens,
+            prompts=len(plan.shape.lengths),
             bytes_read=int(bytes_read),
-            bytes_unused=self._pager.unused_bytes,
+            bytes_unused=result.unused_bytes,
             read_s=read_s,
-            compute_s=self._sweep.compute_s,
-            stall_s=self._pager.stall_s,
+            compute_s=result.compute_s,
+            stall_s=result.stall_s,
             checksum_s=checksum_s,
             peak_rss_bytes=limits.peak_resident_bytes(),
-            budget_bytes=self._budget,
-            arena_bytes=self.arena_bytes,
-            direct_io=self._reader.direct(PAGES_FILE) and self._reader.direct(EMBEDDING_FILE),
-            predicted_ttft_s=self._watch.observe(Workload.of(batch), ttft, repeated=self._repeated),
-            prediction=self._prediction,
+            budget_bytes=self.budget_bytes,
+            arena_bytes=self._workspace.bytes,
+            direct_io=direct(PAGES_FILE) and direct(EMBEDDING_FILE),
+            prediction={"predicted": result.prefetch.prefetched, "right": result.prefetch.used},
             emulated=self._device.emulated,
             device=self._device.name,
             config={
@@ -287,10 +257,11 @@ class Model:
                 "kernels": self._device.variant,
                 "activations": self._options.activations,
                 **self._device.facts(),
-                **self._configuration.to_json(),
+                **self._setup.configuration.to_json(),
                 "arena_locked": self._workspace.locked,
                 "requests": int(requests),
-                "ring_bytes": self._workspace.layout.ring_bytes,
+                "ring_bytes": plan.layout.ring_bytes,
                 "pinned_pages": self._pager.pinned_count,
             },
+            estimate=self._estimates.of_sweep(plan.shape, ttft_s, repeated=bool(plan.resident)),
         )

@@ -8,64 +8,68 @@ from typing import Any
 from estream.configurator.configure import profile_for
 from estream.configurator.explain import Explained, explain
 from estream.configurator.profile import Profile, read_profile
-from estream.configurator.search import Choice, choose, usual_workloads
-from estream.configurator.simulate import Prediction, Setting, Simulator
-from estream.configurator.simulated import Workload
-from estream.devices.cpu.device import CpuDevice
+from estream.configurator.prompt_lengths import reported_tokens, searched_shapes
+from estream.configurator.search import SearchResult, choose
+from estream.configurator.simulate import Simulator, SweepEstimate
+from estream.devices.opening import arrays_planner, open_device
+from estream.engine.activations import ArraysPlanner
+from estream.engine.batch import BatchShape
+from estream.engine.device import LoadedDevice
+from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError, OptionError
 from estream.host import limits
 from estream.host.sizes import parse_bytes
 from estream.package.package import Package, open_package
 
-#: Prompt lengths that are predicted where none is asked for.
-USUAL_LENGTHS = (128, 512, 1024, 2048, 4096)
+#: Bytes of a key's or value's element on machines that are known by a profile alone.
+_KV_ELEMENT_BYTES = 2
 
 
 @dataclass(frozen=True)
-class PromptPrediction:
+class PromptEstimate:
     """One prompt length: the first sweep of a fresh model, and ``repeat_ttft_s``, TTFT of a later one.
 
-    ``prediction`` and ``repeat_ttft_s`` are None where the budget is below ``floor_bytes``.
+    ``estimate`` and ``repeat_ttft_s`` are None where the budget is below ``floor_bytes``.
     """
 
     prompt_tokens: int
     floor_bytes: int
-    prediction: Prediction | None
+    estimate: SweepEstimate | None
     repeat_ttft_s: float | None
 
     def to_json(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"prompt_tokens": self.prompt_tokens, "floor_bytes": self.floor_bytes}
-        if self.prediction is not None:
-            facts |= self.prediction.to_json() | {"repeat_ttft_s": self.repeat_ttft_s}
+        if self.estimate is not None:
+            facts |= self.estimate.to_json() | {"repeat_ttft_s": self.repeat_ttft_s}
         return facts
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What would run within ``budget_bytes``. Times in seconds, sizes in bytes; every time is a prediction."""
+    """What would run within ``budget_bytes``. Times in seconds, sizes in bytes; every time is an estimate."""
 
     package: Package
     profile: Profile
     budget_bytes: int
-    setting: Setting
-    choice: Choice
-    predictions: tuple[PromptPrediction, ...]
+    memory: ModelMemory
+    search: SearchResult
+    predictions: tuple[PromptEstimate, ...]
     explained: tuple[Explained, ...]
     pinned_pages: int
     pinned_bytes: int
 
     @property
     def configuration(self) -> Configuration:
-        return self.choice.chosen.configuration
+        return self.search.chosen.configuration
 
     @property
     def floor_bytes(self) -> int:
         """The smallest budget for a prompt of one token."""
-        return self.setting.floor(Workload.prompt(1)).bytes
+        return self.memory.floor(BatchShape.of_prompt(1)).bytes
 
     def to_json(self) -> dict[str, Any]:
-        runner_up = self.choice.runner_up
+        runner_up = self.search.runner_up
         # Of a single prompt length the figures stand at the top too.
         single = self.predictions[0].to_json() if len(self.predictions) == 1 else {}
         return single | {
@@ -76,7 +80,7 @@ class Plan:
             "configuration": self.configuration.to_json(),
             "pinned_pages": self.pinned_pages,
             "pinned_bytes": self.pinned_bytes,
-            "cost_s": self.choice.chosen.cost_s,
+            "cost_s": self.search.chosen.cost_s,
             "runner_up": None if runner_up is None else runner_up.to_json(),
             "explanation": [item.to_json() for item in self.explained],
             "predictions": [p.to_json() for p in self.predictions],
@@ -90,16 +94,16 @@ class Planner:
     package: Package
     profile: Profile
     options: LoadOptions
-    kv_element_bytes: int
+    plan_arrays: ArraysPlanner
     process_bytes: int
     default_budget: int
 
-    def setting(self, budget: int) -> Setting:
-        floats = self.options.activations == "float"
-        return Setting(self.package.manifest, budget, self.process_bytes, floats, self.kv_element_bytes)
+    def memory(self, budget: int) -> ModelMemory:
+        """The model within ``budget`` bytes."""
+        return ModelMemory(self.package.manifest, budget, self.process_bytes, self.plan_arrays)
 
     def plan(self, budget: int, lengths: Sequence[int] | None = None) -> Plan:
-        """Choose within ``budget`` bytes and predict these prompt lengths.
+        """Choose within ``budget`` bytes and estimate prompts of these lengths in tokens.
 
         Raises:
             BudgetError: the budget is below the floor even for one token.
@@ -107,35 +111,34 @@ class Planner:
 
         """
         context = _check_lengths(self.package, lengths)
-        setting = self.setting(budget)
-        setting.floor(Workload.prompt(1)).check(budget, 1)
-        fitting = [n for n in lengths or () if setting.floor(Workload.prompt(n)).bytes <= budget]
-        workloads = tuple(map(Workload.prompt, fitting)) or usual_workloads(setting)
-        choice = choose(setting, self.profile, self.options.given, workloads)
-        simulator = Simulator(setting, self.profile)
-        asked = lengths or [n for n in USUAL_LENGTHS if n <= context] or [context]
-        arena = simulator.arena(choice.chosen.configuration)
+        memory = self.memory(budget)
+        memory.check(BatchShape.of_prompt(1))
+        fitting = tuple(shape for shape in map(BatchShape.of_prompt, lengths or ()) if memory.fits(shape))
+        search = choose(memory, self.profile, self.options.given, fitting or searched_shapes(memory))
+        simulator = Simulator(memory, self.profile)
+        asked = lengths or reported_tokens(context)
+        arena = simulator.arena(search.chosen.configuration)
         return Plan(
             package=self.package,
             profile=self.profile,
             budget_bytes=budget,
-            setting=setting,
-            choice=choice,
-            predictions=tuple(_predict(simulator, choice.chosen.configuration, n) for n in asked),
-            explained=explain(setting, self.profile, choice, self.options, arena),
+            memory=memory,
+            search=search,
+            predictions=tuple(_estimate(simulator, search.chosen.configuration, n) for n in asked),
+            explained=explain(memory, self.profile, search, self.options, arena),
             pinned_pages=len(arena.pinned),
             pinned_bytes=arena.pinned_bytes,
         )
 
 
-def _predict(simulator: Simulator, configuration: Configuration, tokens: int) -> PromptPrediction:
-    workload = Workload.prompt(tokens)
-    floor = simulator.setting.floor(workload).bytes
-    if floor > simulator.setting.budget:
-        return PromptPrediction(tokens, floor, None, None)
-    first = simulator.predict(configuration, workload)
-    later = simulator.predict(configuration, workload, repeated=True)
-    return PromptPrediction(tokens, floor, first, later.ttft_s)
+def _estimate(simulator: Simulator, configuration: Configuration, tokens: int) -> PromptEstimate:
+    shape = BatchShape.of_prompt(tokens)
+    floor = simulator.memory.floor(shape).bytes
+    if floor > simulator.memory.budget_bytes:
+        return PromptEstimate(tokens, floor, None, None)
+    first = simulator.estimate(configuration, shape)
+    later = simulator.estimate(configuration, shape, repeated=True)
+    return PromptEstimate(tokens, floor, first, later.ttft_s)
 
 
 def _check_lengths(package: Package, lengths: Sequence[int] | None) -> int:
@@ -168,14 +171,19 @@ def planner(
         profile = read_profile(Path(device_profile))
         if options.memory is None and profile.memory_bytes is None:
             raise OptionError(f"{device_profile}: has no 'memory_bytes', so a memory budget must be given")
-        return Planner(package, profile, options, 2, profile.process_bytes, profile.memory_bytes or 0)
-    device = CpuDevice(package.manifest.config, options.threads or limits.default_threads(), options.activations == "float")
-    process = limits.resident_bytes()
-    budget = limits.budget_of(options.memory)
-    setting = Setting(package.manifest, budget, process, options.activations == "float", device.kv_element_bytes)
-    setting.floor(Workload.prompt(1)).check(budget, 1)
-    profile, _ = profile_for(package, device, options, setting)
-    return Planner(package, profile, options, device.kv_element_bytes, process, budget)
+        arrays = arrays_planner(package.manifest, options.float_activations, _KV_ELEMENT_BYTES)
+        return Planner(package, profile, options, arrays, profile.process_bytes, profile.memory_bytes or 0)
+    device, memory = _on_this_machine(package, options)
+    memory.check(BatchShape.of_prompt(1))
+    profile, _ = profile_for(package, device, options, memory)
+    return Planner(package, profile, options, memory.plan_arrays, memory.process_bytes, memory.budget_bytes)
+
+
+def _on_this_machine(package: Package, options: LoadOptions) -> tuple[LoadedDevice, ModelMemory]:
+    """The device, and the model within what this machine grants."""
+    device = open_device(package, options)
+    arrays = arrays_planner(package.manifest, options.float_activations, device.kv_element_bytes)
+    return device, ModelMemory(package.manifest, limits.budget_of(options.memory), limits.resident_bytes(), arrays)
 
 
 def plan(
@@ -193,7 +201,7 @@ def plan(
     Args:
         path: the ``NAME.estream`` folder.
         memory: budget of the whole process, such as "1GiB" or bytes; None derives it from the machine.
-        prompt_tokens: a prompt length, or several, to choose for and to predict.
+        prompt_tokens: a prompt length, or several, to choose for and to estimate.
         threads: compute threads; None takes what affinity and cgroup quota grant.
         activations: "int8" or "float".
         device_profile: a profile file of another machine; the plan is then about that one.
@@ -210,7 +218,7 @@ def plan(
 
 def sweep_budgets(ready: Planner, tokens: int, steps: int = 12) -> list[tuple[int, Plan]]:
     """Plans for budgets from the floor of this prompt length to where everything stays in memory, evenly on a log scale."""
-    low = ready.setting(1 << 50).floor(Workload.prompt(tokens)).bytes
+    low = ready.memory(1 << 50).floor(BatchShape.of_prompt(tokens)).bytes
     tape = ready.package.manifest.tape
     everything = sum(p.padded_bytes for p in tape)
     high = max(low * 2, int((low + everything) * 1.05) + (64 << 20))
@@ -240,11 +248,8 @@ def tune(
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, activations=activations)
     options.check()
     package = open_package(path, options.device)
-    device = CpuDevice(package.manifest.config, options.threads or limits.default_threads(), activations == "float")
-    budget = limits.budget_of(options.memory)
-    process = limits.resident_bytes()
-    setting = Setting(package.manifest, budget, process, activations == "float", device.kv_element_bytes)
-    return profile_for(package, device, options, setting, force=force)
+    device, within = _on_this_machine(package, options)
+    return profile_for(package, device, options, within, force=force)
 
 
-__all__ = ["Plan", "Planner", "PromptPrediction", "plan", "planner", "sweep_budgets", "tune"]
+__all__ = ["Plan", "Planner", "PromptEstimate", "plan", "planner", "sweep_budgets", "tune"]

@@ -1,22 +1,27 @@
 """What reading a prompt gives, and what its sweep cost."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+
+
+def _given(value: float | None) -> float | None:
+    return value
 
 
 @dataclass(frozen=True)
 class SweepStats:
     """Figures of one sweep; sizes in bytes, times in seconds.
 
-    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for what it reads,
-    ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of
-    it that was read ahead of the routing for experts nobody was routed to. ``predicted_ttft_s`` is what the configurator
-    expected, None where this machine was not measured or the sweep was short. ``prediction`` says how many experts were
-    predicted with few tokens, and how many of those were right.
+    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for reads,
+    ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
+    that was read ahead of the routing for experts without tokens. ``prediction`` counts the experts that were prefetched
+    with few tokens (``predicted``), and those of them that got tokens (``right``).
 
-    ``emulated``: the device is an emulator of another one, so its times say nothing of that and are None in JSON.
+    ``emulated``: the device is an emulator of another one. Its times say nothing of that, and are None in JSON.
     """
 
     ttft_s: float
@@ -32,15 +37,29 @@ class SweepStats:
     budget_bytes: int
     arena_bytes: int
     direct_io: bool
-    predicted_ttft_s: float | None
     prediction: dict[str, int]
     device: str
     config: dict[str, Any]
     emulated: bool = False
+    estimate: Callable[[], float | None] = field(default=partial(_given, None), repr=False, compare=False)
+
+    @cached_property
+    def predicted_ttft_s(self) -> float | None:
+        """What the configurator expected; None where this machine was not measured or the sweep was short.
+
+        The first look simulates the sweep, which may take a tenth of a second.
+        """
+        return self.estimate()
 
     def to_json(self) -> dict[str, Any]:
+        """The figures as plain values."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "estimate"}
         times = dict.fromkeys(("ttft_s", "compute_s", "stall_s")) if self.emulated else {}
-        return asdict(self) | times
+        return values | {"predicted_ttft_s": self.predicted_ttft_s} | times
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Other processes get the estimate as a figure."""
+        return vars(self) | {"estimate": partial(_given, self.predicted_ttft_s)}
 
 
 @dataclass(frozen=True)

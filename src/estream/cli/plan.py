@@ -147,10 +147,10 @@ def _print(plan: Plan, explain: bool) -> None:
         table.add_column(column, justify="right")
     table.add_column("limit")
     for p in plan.predictions:
-        if p.prediction is None:
+        if p.estimate is None:
             table.add_row(str(p.prompt_tokens), "-", "-", "-", "-", "-", f"needs {format_bytes(p.floor_bytes)}")
             continue
-        r = p.prediction
+        r = p.estimate
         limit = "reading" if r.limit == "read" else "computing"
         again = f"{p.repeat_ttft_s:.2f} s"
         row = (f"{r.ttft_s:.2f} s", again, f"{r.stall_s:.2f} s", format_bytes(r.bytes_read), format_bytes(r.peak_bytes))
@@ -177,7 +177,7 @@ def _explain(plan: Plan) -> None:
 def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> None:
     rows = [(budget, plan.predictions[0]) for budget, plan in sweep_budgets(ready, tokens)]
     if plot:
-        draw_budgets([(b, p.prediction.ttft_s, p.repeat_ttft_s or 0.0) for b, p in rows if p.prediction], tokens, plot)
+        draw_budgets([(b, p.estimate.ttft_s, p.repeat_ttft_s or 0.0) for b, p in rows if p.estimate], tokens, plot)
     if as_json:
         facts: dict[str, Any] = {"package": str(ready.package.path), "prompt_tokens": tokens}
         print_json(facts | {"budgets": [{"budget_bytes": budget} | p.to_json() for budget, p in rows]})
@@ -189,7 +189,7 @@ def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> N
     table.add_column("again")
     longest = max(p.repeat_ttft_s or 0.0 for _, p in rows)
     for budget, p in rows:
-        if (r := p.prediction) is not None and p.repeat_ttft_s is not None:
+        if (r := p.estimate) is not None and p.repeat_ttft_s is not None:
             bar = "#" * max(1, round(_BAR * p.repeat_ttft_s / longest))
             limit = "reading" if r.limit == "read" else "computing"
             times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", format_bytes(r.peak_bytes))

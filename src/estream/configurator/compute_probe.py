@@ -13,10 +13,10 @@ from estream import _native
 from estream.configurator.costs import FULL, MeasuredCosts, attention_kind
 from estream.configurator.curve import Curve, Point
 from estream.configurator.storage_probe import Scratch, StorageProbe
-from estream.engine.activations import ActivationPlan, plan_activations
-from estream.engine.batch import Batch
+from estream.engine.activations import ArraysPlanner
+from estream.engine.batch import Batch, BatchShape
 from estream.engine.device import Device
-from estream.engine.pager import PAGES_FILE
+from estream.engine.reads import PAGES_FILE
 from estream.engine.routing import RoutingLists
 from estream.errors import ReadError
 from estream.host.sizes import MiB
@@ -35,9 +35,9 @@ _EXPERTS, _EXPERT_BYTES = 24, 96 * MiB
 class ComputeProbe:
     """Holds a few pages of each kind in the arena and times the device on them."""
 
-    def __init__(self, package: Package, device: Device, float_activations: bool, scratch: Scratch, page_bytes: int) -> None:
+    def __init__(self, package: Package, device: Device, plan_arrays: ArraysPlanner, scratch: Scratch, page_bytes: int) -> None:
         """The first ``page_bytes`` of the scratch are for pages, the rest for activations."""
-        self._package, self._device, self._float = package, device, float_activations
+        self._package, self._device, self._plan_arrays = package, device, plan_arrays
         self._config, self._tape = package.manifest.config, package.manifest.tape
         self._activations = scratch.part(page_bytes, len(scratch))
         self._pages = scratch.part(0, page_bytes)
@@ -96,18 +96,14 @@ class ComputeProbe:
     def _lengths(self) -> list[int]:
         """Token counts whose activations fit, within the context."""
         room = len(self._activations)
-        fitting = [n for n in _TOKENS if n <= self._config.context and self._plan(Batch.of([[0] * n])).bytes <= room]
+        fitting = [n for n in _TOKENS if n <= self._config.context and self._plan_arrays(BatchShape.of_prompt(n)).bytes <= room]
         return fitting or [1]
-
-    def _plan(self, batch: Batch) -> ActivationPlan:
-        m = self._package.manifest
-        return plan_activations(m.config, m.quantization, batch, self._float, self._device.kv_element_bytes)
 
     @contextmanager
     def _bound(self, tokens: int, wanted: Sequence[int] | None = None) -> Iterator[None]:
         """A sweep of one prompt is begun on the device, with random activations; its last row is wanted, or these."""
         batch = Batch.of([np.zeros(tokens, np.int32)], [wanted])
-        activations = self._plan(batch).carve(self._activations.memory)
+        activations = self._plan_arrays(batch.shape).carve(self._activations.memory)
         activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
         self._device.begin_sweep(batch, activations)
         yield
@@ -200,7 +196,7 @@ class ComputeProbe:
 
         def run() -> None:
             page, address = next(turn)
-            self._device.shared(page.spec, address)
+            self._device.mlp(page.spec, address)
 
         return run
 

@@ -1,7 +1,7 @@
 """From a package, a device and a budget to a configuration: finds the profile, or makes it, and searches."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,11 @@ from estream.configurator import store
 from estream.configurator.identity import identity
 from estream.configurator.probe import probe
 from estream.configurator.profile import Profile
-from estream.configurator.search import Choice, choose, usual_workloads
-from estream.configurator.simulate import Setting, Simulator
-from estream.configurator.simulated import Workload
+from estream.configurator.prompt_lengths import searched_shapes
+from estream.configurator.search import SearchResult, choose
+from estream.configurator.simulate import Simulator
 from estream.engine.device import LoadedDevice
+from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError
 from estream.host.sizes import GiB, format_bytes
@@ -25,22 +26,24 @@ logger = logging.getLogger("estream")
 
 
 @dataclass(frozen=True)
-class Configured:
-    """A configuration and what it rests on; ``profile`` and ``choice`` are None where nothing was measured."""
+class ChosenConfiguration:
+    """A configuration and what it rests on: the ``profile`` under ``key``, the search in it and the simulator over it. They
+    are None where nothing was measured.
+    """
 
     configuration: Configuration
     profile: Profile | None
-    choice: Choice | None
+    search: SearchResult | None
     key: Mapping[str, Any]
     simulator: Simulator | None
 
 
-def key_of(package: Package, device: LoadedDevice, options: LoadOptions) -> dict[str, Any]:
+def profile_key(package: Package, device: LoadedDevice, options: LoadOptions) -> dict[str, Any]:
     return identity(package, device.name, device.variant, device.threads, options.activations)
 
 
 def profile_for(
-    package: Package, device: LoadedDevice, options: LoadOptions, setting: Setting, *, force: bool = False
+    package: Package, device: LoadedDevice, options: LoadOptions, memory: ModelMemory, *, force: bool = False
 ) -> tuple[Profile, bool]:
     """The profile of this machine for the package, and whether it was measured now. ``force`` measures in any case.
 
@@ -49,11 +52,11 @@ def profile_for(
         ReadError: the package could not be read.
 
     """
-    key = key_of(package, device, options)
+    key = profile_key(package, device, options)
     if not force and (found := store.find(key)) is not None:
         return found, False
     logger.info("measuring this machine for %s, once", package.path)
-    profile = probe(package, device, options, setting, key)
+    profile = probe(package, device, options, memory, key)
     store.keep(profile)
     return profile, True
 
@@ -62,26 +65,25 @@ def configure(
     package: Package,
     device: LoadedDevice,
     options: LoadOptions,
-    setting: Setting,
-    workloads: Sequence[Workload] | None = None,
-) -> Configured:
+    memory: ModelMemory,
+) -> ChosenConfiguration:
     """The configuration for a model that is being loaded; what the user has set stays.
 
     A package below ``PROBED_BYTES`` is not measured for, nor is a device whose pages cannot be timed: without a profile it
-    runs with the usual values.
+    runs with the default values.
     """
-    key = key_of(package, device, options)
+    key = profile_key(package, device, options)
     profile = store.find(key) if device.measurable else None
     if profile is None and device.measurable and package.bytes >= PROBED_BYTES:
         try:
-            profile, _ = profile_for(package, device, options, setting)
+            profile, _ = profile_for(package, device, options, memory)
         except BudgetError:
             logger.warning(
-                "a budget of %s leaves no room for measuring this machine: the usual configuration is used; "
+                "a budget of %s leaves no room for measuring this machine: the default configuration is used; "
                 "'estream tune' with a larger budget measures once and for all",
-                format_bytes(setting.budget),
+                format_bytes(memory.budget_bytes),
             )
     if profile is None:
-        return Configured(options.apply(Configuration()), None, None, key, None)
-    choice = choose(setting, profile, options.given, workloads or usual_workloads(setting))
-    return Configured(choice.chosen.configuration, profile, choice, key, Simulator(setting, profile))
+        return ChosenConfiguration(options.apply(Configuration()), None, None, key, None)
+    search = choose(memory, profile, options.given, searched_shapes(memory))
+    return ChosenConfiguration(search.chosen.configuration, profile, search, key, Simulator(memory, profile))

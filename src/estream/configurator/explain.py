@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from estream.configurator.profile import Profile
-from estream.configurator.search import NEAR, Choice
-from estream.configurator.simulate import Setting
-from estream.engine.memory import ArenaPlan, reserve_bytes, smallest_ring
+from estream.configurator.search import NEAR, SearchResult
+from estream.engine.memory import ArenaPlan, ModelMemory
 from estream.engine.options import LoadOptions
 from estream.host import system
 from estream.host.sizes import format_bytes
@@ -29,25 +28,26 @@ class Explained:
 
 
 def explain(
-    setting: Setting, profile: Profile, choice: Choice, options: LoadOptions, arena: ArenaPlan
+    memory: ModelMemory, profile: Profile, search: SearchResult, options: LoadOptions, arena: ArenaPlan
 ) -> tuple[Explained, ...]:
     """Every value of a plan."""
-    rows = (*_machine(setting, profile, options), *_pipeline(setting, profile, choice, arena))
+    rows = (*_machine(memory, profile, options), *_pipeline(memory, profile, search, arena))
     given = {"lanes": "lanes", "request": "request_bytes", "ring": "ring_bytes", "pinned": "pinned_bytes"}
     return tuple(
         replace(row, origin="given", why="set by the user") if given.get(row.name) in options.given else row for row in rows
     )
 
 
-def _machine(setting: Setting, profile: Profile, options: LoadOptions) -> Iterator[Explained]:
+def _machine(memory: ModelMemory, profile: Profile, options: LoadOptions) -> Iterator[Explained]:
     known: Origin = "measured" if profile.kind == "measured" else "published"
     c = _rates(profile)
+    budget = format_bytes(memory.budget_bytes)
     if options.memory is None:
-        yield Explained("budget", format_bytes(setting.budget), "derived", "what the machine, or its control group, has free")
+        yield Explained("budget", budget, "derived", "what the machine, or its control group, has free")
     else:
-        yield Explained("budget", format_bytes(setting.budget), "given", "set by the user, at most what the machine has")
-    yield Explained("process", format_bytes(setting.process_bytes), known, "resident memory before anything is loaded")
-    reserve = format_bytes(reserve_bytes(setting.budget))
+        yield Explained("budget", budget, "given", "set by the user, at most what the machine has")
+    yield Explained("process", format_bytes(memory.process_bytes), known, "resident memory before anything is loaded")
+    reserve = format_bytes(memory.reserve_bytes)
     yield Explained("reserve", reserve, "policy", "32 MiB or 4 % of the budget, for page tables and small arrays")
     yield Explained("storage", c, known, f"spread {profile.storage.spread:.0%} between repeated samples")
     slow = profile.storage
@@ -58,7 +58,7 @@ def _machine(setting: Setting, profile: Profile, options: LoadOptions) -> Iterat
         threads = profile.key.get("threads", "?")
         given: Origin = "given" if options.threads else "derived"
         yield Explained("threads", str(threads), given, "affinity mask and control group's quota")
-        yield _lock(options, setting)
+        yield _lock(options, memory)
 
 
 def _rates(profile: Profile) -> str:
@@ -68,37 +68,37 @@ def _rates(profile: Profile) -> str:
     return f"{format_bytes(low)}/s to {format_bytes(high)}/s ({lanes} lanes of {format_bytes(request)})"
 
 
-def _lock(options: LoadOptions, setting: Setting) -> Explained:
+def _lock(options: LoadOptions, memory: ModelMemory) -> Explained:
     limit, where = system.locking_limit()
     if options.memory is None:
         return Explained("locking", "no", "policy", "only a budget that the user sets is kept from being swapped")
-    fits = limit is None or limit >= setting.capacity
+    fits = limit is None or limit >= memory.arena_bytes
     text = "no limit" if limit is None else format_bytes(limit)
     return Explained("locking", "yes" if fits else "if privileged", "derived", f"{text} ({where})")
 
 
-def _pipeline(setting: Setting, profile: Profile, choice: Choice, arena: ArenaPlan) -> Iterator[Explained]:
-    c = choice.chosen.configuration
-    expert = max((p.padded_bytes for p in setting.manifest.tape if p.spec.kind == "expert"), default=1)
+def _pipeline(memory: ModelMemory, profile: Profile, search: SearchResult, arena: ArenaPlan) -> Iterator[Explained]:
+    c = search.chosen.configuration
+    expert = max((p.padded_bytes for p in memory.manifest.tape if p.spec.kind == "expert"), default=1)
     rate = format_bytes(profile.storage.rate(c.lanes, c.request_bytes))
     yield Explained("lanes", str(c.lanes), "measured", f"with this request they read {rate}/s, nearly the fastest")
-    yield Explained("request", format_bytes(c.request_bytes), "measured", "reads nearly fastest, nearest to the usual size")
+    yield Explained("request", format_bytes(c.request_bytes), "measured", "reads nearly fastest, nearest to the default size")
     group = max(1, c.request_bytes // expert)
     each = f"{group} expert page{'s' if group > 1 else ''} a request"
     yield Explained("group", each, "derived", f"a page is {format_bytes(expert)}")
-    least = smallest_ring(setting.manifest.tape)
+    least = memory.smallest_ring
     why = f"least memory within {NEAR:.0%} of the least simulated TTFT; the largest pages need {format_bytes(least)}"
     yield Explained("ring", format_bytes(arena.ring_bytes), "derived", why)
-    pinned = f"{len(arena.pinned)} of {len(setting.manifest.tape)} pages, {format_bytes(arena.pinned_bytes)}"
+    pinned = f"{len(arena.pinned)} of {len(memory.manifest.tape)} pages, {format_bytes(arena.pinned_bytes)}"
     yield Explained("pinned", pinned, "derived", "the same depth in every layer, from its start; read once, then kept")
     why = "from this expected share of used experts on, reading ahead of the routing is simulated to be faster"
     yield Explained("read ahead", f"{c.speculative_share:.0%} of experts", "derived", why)
-    other = choice.runner_up
+    other = search.runner_up
     if other is not None:
         o = other.configuration
         kept = "all that fits" if o.pinned_bytes is None else format_bytes(o.pinned_bytes)
         what = f"ring {format_bytes(o.ring_bytes)}, pinned {kept}: {other.cost_s:.3f} s in {format_bytes(other.peak_bytes)}"
         here = (
-            f"chosen: {choice.chosen.cost_s:.3f} s in {format_bytes(choice.chosen.peak_bytes)}; {choice.tried} were simulated"
+            f"chosen: {search.chosen.cost_s:.3f} s in {format_bytes(search.chosen.peak_bytes)}; {search.tried} were simulated"
         )
         yield Explained("runner-up", what, "derived", here)

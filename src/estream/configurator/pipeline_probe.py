@@ -2,22 +2,21 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from estream.configurator.simulate import Simulator
-from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, Workload
+from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, SizeAlone
 from estream.configurator.storage_probe import Scratch
-from estream.engine.activations import Activations
+from estream.engine.batch import BatchShape
 from estream.engine.device import LentPage
-from estream.engine.embedding import EmbeddingReader
-from estream.engine.memory import early_head_bytes, smallest_ring
+from estream.engine.memory import ArenaPlan, smallest_ring
 from estream.engine.options import Configuration
 from estream.engine.pager import Pager
-from estream.engine.schedule import ReadSchedule
+from estream.engine.reads import Reads
 from estream.engine.sweep import Sweep
+from estream.engine.sweep_plan import SweepSetup, plan_sweep
 from estream.package.package import FinalNorm, Package
 
 #: Layers that are streamed; the last one has few experts.
@@ -58,24 +57,28 @@ def stream_layers(
 
     ``work`` takes ``alone`` seconds where nothing is read. Stalls do not count.
     """
-    config, tape = simulator.first_layers(min(_LAYERS, simulator.setting.manifest.config.layers))
-    if len(scratch) < smallest_ring(tape):
+    model = simulator.first_layers(min(_LAYERS, simulator.memory.manifest.config.layers))
+    least = smallest_ring(model.tape)
+    if len(scratch) < least:
         return None
-    workload = Workload.prompt(4096)
+    arena = ArenaPlan(len(scratch), {}, 0, len(scratch), least)
+    # Whatever the routing, every expert is read ahead of it.
+    ahead = replace(configuration, speculative_share=0.0)
+    setup = SweepSetup(model.config, model.tape, arena, ahead, lambda _: SizeAlone(0))
+    plan = plan_sweep(setup, BatchShape.of_prompt(4096), ())
     reader = package.open_reader(configuration.lanes, configuration.request_bytes, True)
-    pager = Pager(reader, [package.pages_path, package.embedding_path], tape, configuration.request_bytes, {})
+    reads = Reads(reader, [package.pages_path, package.embedding_path])
+    pager = Pager(reads, model.tape, configuration.request_bytes, {})
     idle = SimulatedReader(SimulatedClock(), simulator.profile, 1, configuration.request_bytes)
-    device = _WorkingDevice(idle.clock, idle, simulator.profile, config, workload, work=work)
-    early = early_head_bytes(tape, len(scratch), config.moe.top_k)
-    pager.begin(ReadSchedule(config, tape, frozenset(), True, early), scratch.address, len(scratch))
-    sweep = Sweep(tape, device, pager, FinalNorm(np.empty(0, np.float32), None))
+    device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, work=work)
+    sweep = Sweep(model.tape, device, reads, pager, FinalNorm(np.empty(0, np.float32), None))
     begin = time.perf_counter()
-    sweep.run(NO_BATCH, cast("Activations", NoArrays()), cast("EmbeddingReader", _NoEmbedding()))
+    result = sweep.run(NO_BATCH, plan, NoArrays(), _NoEmbedding(), scratch.address)
     seconds = time.perf_counter() - begin
-    pager.end()
-    pages = sum(p.spec.kind == "expert" for p in tape if p.spec.layer < config.layers - 1) + config.moe.top_k
-    host = (seconds - sweep.compute_s - pager.stall_s) / len(tape)
-    return PipelineFigures(max(host, 0.0), max(1.0, sweep.compute_s / pages / alone))
+    last = model.config.layers - 1
+    experts = sum(p.spec.kind == "expert" for p in model.tape if p.spec.layer < last) + model.config.moe.top_k
+    host = (seconds - result.compute_s - result.stall_s) / len(model.tape)
+    return PipelineFigures(max(host, 0.0), max(1.0, result.compute_s / experts / alone))
 
 
 class _NoEmbedding:

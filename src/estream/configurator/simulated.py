@@ -8,15 +8,15 @@ import numpy as np
 
 from estream.configurator.profile import Profile
 from estream.engine.activations import SweepArrays
-from estream.engine.batch import Batch
+from estream.engine.batch import Batch, BatchShape
 from estream.engine.device import LentPage
-from estream.engine.routing import RoutingLists
+from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.engine.schedule import expected_share
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 
-#: Of the experts that are predicted with few tokens, how many come true: measured, docs/experiments.md.
-PREDICTED_RIGHT = 0.9
+#: Of the experts that are prefetched with few tokens, the share that gets tokens: measured, docs/experiments.md.
+PREFETCHED_USED = 0.9
 
 
 @dataclass
@@ -78,6 +78,17 @@ class SimulatedReader:
         """Nothing runs on its own here."""
 
 
+@dataclass(frozen=True)
+class SizeAlone:
+    """Arrays of which only the bytes matter; an :class:`ArraysPlan`."""
+
+    bytes: int
+    residual_bytes: int = 0
+
+    def carve(self, memory: np.ndarray) -> "NoArrays":
+        return NoArrays()
+
+
 class NoArrays:
     """Stands for activations that nobody reads."""
 
@@ -99,26 +110,6 @@ class SimulatedEmbedding:
         self._clock.now = max(self._clock.now, self._end)
 
 
-@dataclass(frozen=True)
-class Workload:
-    """The shape of a batch: the ``lengths`` of its prompts and how many positions are ``wanted``."""
-
-    lengths: tuple[int, ...]
-    wanted: int
-
-    @staticmethod
-    def of(batch: Batch) -> "Workload":
-        return Workload(batch.lengths, len(batch.wanted))
-
-    @staticmethod
-    def prompt(tokens: int) -> "Workload":
-        return Workload((tokens,), 1)
-
-    @property
-    def tokens(self) -> int:
-        return sum(self.lengths)
-
-
 @dataclass
 class SimulatedDevice:
     """Moves the clock by what each page costs. Nobody knows the routing beforehand: it is drawn evenly, from a fixed seed."""
@@ -127,7 +118,7 @@ class SimulatedDevice:
     reader: SimulatedReader
     profile: Profile
     config: ModelConfig
-    workload: Workload
+    shape: BatchShape
     compute_s: float = 0.0
     _routings: dict[int, RoutingLists] = field(default_factory=dict)
 
@@ -139,26 +130,26 @@ class SimulatedDevice:
         """Nothing has to be bound."""
 
     def attention(self, spec: PageSpec, address: int) -> None:
-        wanted = self.workload.wanted if self._last(spec.layer) else None
-        self._compute(self.profile.costs.attention(spec, self.config, self.workload.lengths, wanted))
+        wanted = self.shape.wanted if self._last(spec.layer) else None
+        self._compute(self.profile.costs.attention(spec, self.config, self.shape.lengths, wanted))
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
         return RoutingLists.none() if spec.layer in self.config.dense_layers else self._routing_of(spec.layer)
 
-    def shared(self, spec: PageSpec, address: int) -> None:
+    def mlp(self, spec: PageSpec, address: int) -> None:
         self._compute(self.profile.costs.shared(spec, self._rows(spec.layer)))
 
-    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
+    def experts_to_prefetch(self, spec: PageSpec, address: int) -> frozenset[int]:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
         config = self.config.moe
-        named = max(1, config.top_k // 4)
+        named = experts_to_prefetch_per_token(config.top_k)
         share = 1.0 - (1.0 - named / config.experts) ** self._rows(spec.layer)
         used = sorted(self._routing_of(spec.layer).used)
         others = [e for e in range(config.experts) if e not in set(used)]
         count = min(len(used), max(1, round(share * config.experts)))
-        right = max(1, round(PREDICTED_RIGHT * count))
-        return frozenset(used[:right] + others[: count - right])
+        hits = max(1, round(PREFETCHED_USED * count))
+        return frozenset(used[:hits] + others[: count - hits])
 
     def begin_experts(self, routing: RoutingLists) -> None:
         self._routing = routing
@@ -177,13 +168,13 @@ class SimulatedDevice:
         """Nothing is bound."""
 
     def head(self, spec: PageSpec, address: int) -> None:
-        self._compute(self.profile.costs.head(spec, self.workload.wanted))
+        self._compute(self.profile.costs.head(spec, self.shape.wanted))
 
     def _last(self, layer: int) -> bool:
         return layer == self.config.layers - 1
 
     def _rows(self, layer: int) -> int:
-        return self.workload.wanted if self._last(layer) else self.workload.tokens
+        return self.shape.wanted if self._last(layer) else self.shape.tokens
 
     def _routing_of(self, layer: int) -> RoutingLists:
         if layer not in self._routings:

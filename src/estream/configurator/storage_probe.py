@@ -11,7 +11,7 @@ import numpy as np
 from estream import _native
 from estream.configurator.curve import Curve, Point
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
-from estream.engine.pager import PAGES_FILE, Pager
+from estream.engine.reads import PAGES_FILE, Reads
 from estream.errors import ReadError
 from estream.host.disk import disk_limits
 from estream.host.sizes import KiB, MiB
@@ -60,13 +60,13 @@ class StorageProbe:
         """Bytes per second for each number of lanes, as a function of the bytes of a request."""
         most = min(_MOST_IN_FLIGHT, len(self._scratch), self._size)
         pairs = [(n, r) for n in LANES for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
-        usual = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
+        first = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
         samples: dict[tuple[int, int], list[float]] = defaultdict(list)
         end = time.perf_counter() + _SECONDS
         for round_ in range(_ROUNDS):
             for lanes, request in pairs:
                 if round_ == 0 or time.perf_counter() < end:
-                    wanted = max(int(usual * _SAMPLE_SECONDS), 2 * lanes * request, _SAMPLE_BYTES)
+                    wanted = max(int(first * _SAMPLE_SECONDS), 2 * lanes * request, _SAMPLE_BYTES)
                     samples[lanes, request].append(self.sample(lanes, request, wanted))
         # A burst may exceed what the control group grants in the long run.
         granted = disk_limits(self._package.path).get("rbps", math.inf)
@@ -139,7 +139,7 @@ class StorageProbe:
         """Seconds to gather a number of random embedding rows with four lanes."""
         manifest = self._package.manifest
         reader = self.reader(4, 2 * MiB)
-        pager = Pager(reader, [self._package.pages_path, self._package.embedding_path], (), 2 * MiB, {})
+        reads = Reads(reader, [self._package.pages_path, self._package.embedding_path])
         room = len(self._scratch) // scratch_bytes_per_row(manifest.embedding_record_bytes) // 2
         rng, points = np.random.default_rng(0), []
         for rows in sorted({min(r, room, manifest.config.vocabulary) for r in _EMBEDDING_ROWS}):
@@ -148,9 +148,7 @@ class StorageProbe:
                 ids = rng.integers(0, manifest.config.vocabulary, rows).astype(np.int32)
                 out = np.empty((rows, manifest.config.hidden), np.float32)
                 begin = time.perf_counter()
-                embedding = EmbeddingReader(self._package, reader, pager)
-                embedding.start(ids, self._scratch.memory, self._scratch.address)
-                embedding.finish(out)
+                EmbeddingReader(self._package, reads, ids, self._scratch.memory).finish(out)
                 samples.append(time.perf_counter() - begin)
             points.append(Point.of(rows, samples))
         return Curve.of(points)

@@ -1,11 +1,16 @@
-"""From a package and options to the device that computes."""
+"""From a package and options to the device that computes, and to the arrays that it would need."""
 
+from estream.devices.cpu.activations import ActivationPlan, ActivationSizes
 from estream.devices.cpu.device import CpuDevice
+from estream.devices.qnn.arrays import NpuPlan
 from estream.devices.qnn.device import QnnDevice
+from estream.engine.activations import ArraysPlan, ArraysPlanner
+from estream.engine.batch import BatchShape
 from estream.engine.device import LoadedDevice
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
 from estream.host import limits
+from estream.package.manifest import Manifest
 from estream.package.package import Package
 
 
@@ -21,6 +26,18 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
         return QnnDevice(package, options.soc)
     threads = options.threads or limits.default_threads()
     try:
-        return CpuDevice(package.manifest.config, threads, options.activations == "float")
+        return CpuDevice(package.manifest.config, threads, options.float_activations)
     except RuntimeError as error:  # an ESTREAM_KERNELS that this machine cannot run
         raise OptionError(str(error)) from error
+
+
+def arrays_planner(manifest: Manifest, float_activations: bool, kv_element_bytes: int) -> ArraysPlanner:
+    """Plans the arrays of the device that a package is made for. The last two arguments concern the CPU alone."""
+
+    def plan(shape: BatchShape) -> ArraysPlan:
+        if manifest.npu is not None:
+            return NpuPlan.of(manifest.config, manifest.npu.shapes, shape)
+        sizes = ActivationSizes(manifest.config, manifest.quantization, shape, float_activations, kv_element_bytes)
+        return ActivationPlan(sizes)
+
+    return plan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
-from estream.engine.pager import EMBEDDING_FILE, Pager
+from estream.engine.reads import EMBEDDING_FILE, Reads
 from estream.errors import ReadError
 from estream.host.sizes import round_up
 from estream.package.package import Package
@@ -31,20 +31,17 @@ class _Part:
 
 
 class EmbeddingReader:
-    """Reads the rows of one batch into scratch memory, then converts them to the type of the residual.
+    """Reads the rows of one batch into scratch memory, then converts them to the dtype of the residual.
 
-    ``start`` asks for the rows, so that they come before any page; ``finish`` waits for them.
+    Making it asks for the rows, so that they come before any page; :meth:`finish` waits for them.
     """
 
-    def __init__(self, package: Package, reader: "_native.Reader", pager: Pager) -> None:
+    def __init__(self, package: Package, reads: Reads, ids: np.ndarray, memory: np.ndarray) -> None:
+        """Ask for the rows of int32 ``ids``. ``memory`` is uint8 scratch, which nobody touches until ``finish``."""
         self._path = package.embedding_path
         self._manifest = package.manifest
-        self._reader = reader
-        self._pager = pager
-
-    def start(self, ids: np.ndarray, memory: np.ndarray, address: int) -> None:
-        """Ask for the rows of int32 ``ids``; ``memory`` is uint8 scratch at ``address``, untouched until ``finish``."""
-        self._memory, self._address = memory, address
+        self._reads = reads
+        self._memory, self._address = memory, int(memory.ctypes.data)
         self._unique, self._inverse, self._counts = np.unique(ids, return_inverse=True, return_counts=True)
         # Tokens in the order of their ids; those of the unique id i end at _ends[i].
         self._by_id, self._ends = np.argsort(self._inverse, kind="stable"), np.cumsum(self._counts)
@@ -56,7 +53,7 @@ class EmbeddingReader:
             self._ask(place)
 
     def finish(self, out: np.ndarray) -> None:
-        """Fill ``out`` [tokens, hidden] of any floating type, part by part while others are still being read.
+        """Fill ``out`` [tokens, hidden] of any floating dtype, part by part while others are still being read.
 
         Raises:
             ReadError: the file could not be read, or a row's checksum is wrong.
@@ -68,9 +65,9 @@ class EmbeddingReader:
         wide, gathered = np.empty((2, _ROWS_AT_ONCE, out.shape[1]), np.float32)
         while self._parts:
             part = self._parts.popleft()
-            begin = self._pager.clock()
-            self._pager.wait(part.ticket, EMBEDDING_FILE, "embedding rows")
-            self._pager.stalled(begin, "embedding", "embedding rows")
+            begin = self._reads.clock()
+            self._reads.wait(part.ticket, EMBEDDING_FILE, "embedding rows")
+            self._reads.stalled(begin, "embedding", "embedding rows")
             self._open(part, raw[: len(part.rows)])
             self._ask(part.place)
             _widen_into(wide[: len(part.rows)], raw[: len(part.rows)], m.embedding_dtype)
@@ -105,7 +102,7 @@ class EmbeddingReader:
         lengths = end_block[np.append(run_starts[1:], len(starts)) - 1] - begins
         targets = place * self._part_bytes + np.concatenate(([0], np.cumsum(lengths)[:-1]))
         parts = zip(begins.tolist(), (self._address + targets).tolist(), lengths.tolist(), strict=True)
-        ticket = self._reader.gather(EMBEDDING_FILE, list(parts))
+        ticket = self._reads.native.gather(EMBEDDING_FILE, list(parts))
         offsets = np.ascontiguousarray(targets[run_of] + starts - begins[run_of])
         self._parts.append(_Part(self._asked, rows, place, ticket, offsets))
         self._asked += len(rows)

@@ -4,35 +4,25 @@ The arena is one allocation: pinned pages, then the ring, then the activations o
 its activations from the ring's share and, where that is not enough, from the deepest pinned pages of each layer.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from estream.engine.activations import ArraysPlanner
+from estream.engine.batch import BatchShape
 from estream.engine.options import Configuration
 from estream.errors import BudgetError
 from estream.host.sizes import MiB, format_bytes, round_up
-from estream.models.config import ModelConfig
-from estream.package.manifest import Page
+from estream.package.manifest import Manifest, Page
 
 _HUGE_PAGE = 2 * MiB
-
-
-#: Tokens that a model is prepared for; a longer prompt takes memory from reading ahead and from pinned pages.
-USUAL_TOKENS = 4096
-
-
-def usual_tokens(config: ModelConfig) -> int:
-    """Tokens of the batch that an arena is planned for."""
-    return min(config.context, USUAL_TOKENS)
-
-
-def reserve_bytes(budget: int) -> int:
-    """Kept free of every budget for page tables, small arrays, allocator slack."""
-    return max(32 * MiB, budget // 25)
+#: Tokens of the prompt that an arena is planned for; a longer one takes memory from the ring and from pinned pages.
+PLANNED_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class Floor:
-    """The smallest budget for a model and a batch, and what makes it up."""
+    """The smallest budget for a model and a batch, and what makes it up. Sizes in bytes."""
 
     process: int
     activations: int
@@ -65,64 +55,123 @@ class Floor:
             )
 
 
-def smallest_ring(tape: Sequence[Page], pinned: Collection[int] = ()) -> int:
-    """Twice the largest page that is not pinned, a router and an expert.
+def smallest_ring(tape: Sequence[Page]) -> int:
+    """Bytes of twice the largest page, a router and an expert.
 
-    The next layer's router may be held somewhere in the ring while the largest page needs a contiguous place, and an
-    expert is kept spare where experts are predicted.
+    The next layer's router may be held somewhere in the ring while the largest page needs a contiguous place, and room for
+    one expert is kept spare where experts are prefetched.
     """
-    pages = [p for p in tape if p.index not in pinned]
-    largest = max((p.padded_bytes for p in pages), default=0)
-    return 2 * largest + sum(
-        max((p.padded_bytes for p in pages if p.spec.kind == kind), default=0) for kind in ("router", "expert")
-    )
 
+    def largest(kinds: Sequence[str]) -> int:
+        return max((p.padded_bytes for p in tape if p.spec.kind in kinds), default=0)
 
-def early_head_bytes(tape: Sequence[Page], ring_bytes: int, last_experts: int) -> int:
-    """Head pages that may be read ahead of the last layer's experts, of which at most ``last_experts`` are used.
-
-    They stay in the ring until those experts are done, so the whole of the experts must fit beside them.
-    """
-    experts = [p for p in tape if p.spec.kind == "expert"]
-    of_one = sum(p.padded_bytes for p in experts if (p.spec.layer, p.spec.expert) == (experts[0].spec.layer, 0))
-    return max(0, ring_bytes - last_experts * of_one - smallest_ring(tape))
+    return 2 * max((p.padded_bytes for p in tape), default=0) + largest(["router"]) + largest(["expert"])
 
 
 @dataclass(frozen=True)
 class ArenaPlan:
-    """``bytes`` of the arena, ``pinned`` page indices and their offsets from its start, where those end, and the most that
-    the ring behind them takes.
+    """The arena of a loaded model: its ``bytes``; ``pinned`` page indices with their offsets from its start; where those end;
+    the most that the ring behind them takes, and the least that it needs.
     """
 
     bytes: int
     pinned: dict[int, int]
     pinned_bytes: int
     ring_bytes: int
-    everything_pinned: bool
+    smallest_ring: int
+    everything_pinned: bool = False
 
 
-def plan_arena(tape: Sequence[Page], capacity: int, activations: int, configuration: Configuration) -> ArenaPlan:
-    """Use ``capacity`` bytes for a model whose usual batch needs ``activations`` bytes.
-
-    All pages are pinned where they fit. Otherwise what the ring leaves is pinned, the same depth in each layer: a
-    contiguous run at its start, so that the disk works while those are computed.
+@dataclass(frozen=True)
+class SweepLayout:
+    """How the arena is divided for one sweep: pinned pages up to ``ring_offset`` (those beyond lose their places), the
+    ring, then activations from ``activations_offset`` to the end. Offsets and sizes in bytes.
     """
-    size = capacity // _HUGE_PAGE * _HUGE_PAGE
-    everything = sum(p.padded_bytes for p in tape)
-    activations = round_up(activations, _HUGE_PAGE)
-    allowed = everything if configuration.pinned_bytes is None else configuration.pinned_bytes
-    ring = max(configuration.ring_bytes, smallest_ring(tape))
-    if everything + activations <= size and everything <= allowed:
-        return ArenaPlan(size, {p.index: p.offset for p in tape}, everything, ring, True)
-    room = min(size - activations - ring, allowed)
-    pinned: dict[int, int] = {}
-    offset = 0
-    for page in _by_depth(tape):
-        if offset + page.padded_bytes > room:
-            break
-        pinned[page.index] = offset
-        offset += page.padded_bytes
-    return ArenaPlan(size, pinned, offset, ring, False)
+
+    ring_offset: int
+    ring_bytes: int
+    activations_offset: int
+
+
+def divide_arena(arena: ArenaPlan, activations: int) -> SweepLayout:
+    """Lay out one sweep that needs ``activations`` bytes. The caller has checked the floor, so the smallest ring fits."""
+    activations_offset = arena.bytes - round_up(activations, _HUGE_PAGE)
+    if arena.everything_pinned and arena.pinned_bytes <= activations_offset:
+        return SweepLayout(arena.pinned_bytes, 0, activations_offset)
+    ring_offset = max(0, min(arena.pinned_bytes, activations_offset - arena.smallest_ring))
+    return SweepLayout(ring_offset, min(arena.ring_bytes, activations_offset - ring_offset), activations_offset)
+
+
+@dataclass(frozen=True)
+class ModelMemory:
+    """A model within a budget: what this machine grants, and what each batch would need of it. Sizes in bytes.
+
+    ``budget_bytes`` bounds the whole process, of which ``process_bytes`` were resident before anything was loaded.
+    """
+
+    manifest: Manifest
+    budget_bytes: int
+    process_bytes: int
+    plan_arrays: ArraysPlanner
+
+    @property
+    def reserve_bytes(self) -> int:
+        """Kept free for page tables, small arrays and the allocator's slack."""
+        return max(32 * MiB, self.budget_bytes // 25)
+
+    @property
+    def arena_bytes(self) -> int:
+        """The most that the arena may take."""
+        return self.budget_bytes - self.process_bytes - self.reserve_bytes
+
+    @cached_property
+    def smallest_ring(self) -> int:
+        return smallest_ring(self.manifest.tape)
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens of the prompt that the arena is planned for."""
+        return min(self.manifest.config.context, PLANNED_TOKENS)
+
+    @cached_property
+    def planned_activations(self) -> int:
+        """Activations of that prompt, as far as the budget has room for them."""
+        planned = self.plan_arrays(BatchShape.of_prompt(self.planned_tokens)).bytes
+        return min(planned, self.arena_bytes - self.smallest_ring)
+
+    def floor(self, shape: BatchShape) -> Floor:
+        return Floor.of(self.process_bytes, self.plan_arrays(shape).bytes, self.manifest.tape)
+
+    def check(self, shape: BatchShape) -> None:
+        """Raises BudgetError where the budget is below the floor of a batch."""
+        self.floor(shape).check(self.budget_bytes, shape.tokens)
+
+    def fits(self, shape: BatchShape) -> bool:
+        return self.floor(shape).bytes <= self.budget_bytes
+
+    def plan_arena(self, configuration: Configuration) -> ArenaPlan:
+        """Divide the budget between pinned pages and ring.
+
+        All pages are pinned where they fit. Otherwise what the ring leaves is pinned, the same depth in each layer: a
+        contiguous run at its start, so that the disk works while those are computed.
+        """
+        tape, size = self.manifest.tape, self.arena_bytes // _HUGE_PAGE * _HUGE_PAGE
+        everything = sum(p.padded_bytes for p in tape)
+        activations = round_up(self.planned_activations, _HUGE_PAGE)
+        allowed = everything if configuration.pinned_bytes is None else configuration.pinned_bytes
+        ring = max(configuration.ring_bytes, self.smallest_ring)
+        if everything + activations <= size and everything <= allowed:
+            offsets = {p.index: p.offset for p in tape}
+            return ArenaPlan(size, offsets, everything, ring, self.smallest_ring, everything_pinned=True)
+        room = min(size - activations - ring, allowed)
+        pinned: dict[int, int] = {}
+        offset = 0
+        for page in _by_depth(tape):
+            if offset + page.padded_bytes > room:
+                break
+            pinned[page.index] = offset
+            offset += page.padded_bytes
+        return ArenaPlan(size, pinned, offset, ring, self.smallest_ring)
 
 
 def _by_depth(tape: Sequence[Page]) -> list[Page]:
@@ -133,23 +182,3 @@ def _by_depth(tape: Sequence[Page]) -> list[Page]:
         depth[page.spec.layer] = depth.get(page.spec.layer, -1) + 1
         keyed.append((depth[page.spec.layer], page.index, page))
     return [page for _, _, page in sorted(keyed, key=lambda item: item[:2])]
-
-
-@dataclass(frozen=True)
-class SweepLayout:
-    """How the arena is divided for one sweep: pinned pages up to ``ring_offset`` (those beyond lose their places), the
-    ring, then activations from ``activations_offset`` to the end.
-    """
-
-    ring_offset: int
-    ring_bytes: int
-    activations_offset: int
-
-
-def divide_arena(plan: ArenaPlan, tape: Sequence[Page], activations: int) -> SweepLayout:
-    """Lay out one sweep. The caller has checked the floor, so the smallest ring always fits."""
-    activations_offset = plan.bytes - round_up(activations, _HUGE_PAGE)
-    if plan.everything_pinned and plan.pinned_bytes <= activations_offset:
-        return SweepLayout(plan.pinned_bytes, 0, activations_offset)
-    ring_offset = max(0, min(plan.pinned_bytes, activations_offset - smallest_ring(tape)))
-    return SweepLayout(ring_offset, min(plan.ring_bytes, activations_offset - ring_offset), activations_offset)

@@ -71,6 +71,10 @@ class LoadOptions:
             raise OptionError(f"the size of a request must be a multiple of 4096 bytes, not {self.request_bytes}")
 
     @property
+    def float_activations(self) -> bool:
+        return self.activations == "float"
+
+    @property
     def given(self) -> dict[str, int]:
         """The values of a :class:`Configuration` that the user has set."""
         names = ("lanes", "request_bytes", "ring_bytes", "pinned_bytes")

@@ -1,65 +1,100 @@
 """One sweep: every layer in order, every needed page once."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import Device
-from estream.engine.embedding import EmbeddingReader
 from estream.engine.pager import Pager
-from estream.engine.timeline import COMPUTE, LAYER, Timeline
+from estream.engine.reads import Reads
+from estream.engine.schedule import PrefetchStats
+from estream.engine.sweep_plan import SweepPlan
+from estream.engine.timeline import COMPUTE, LAYER
 from estream.package.manifest import Page
 from estream.package.package import FinalNorm
+
+
+class Embedding(Protocol):
+    """Embedding rows that were asked for before the sweep began."""
+
+    def finish(self, out: np.ndarray) -> None:
+        """Fill ``out`` [tokens, hidden]."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """``logits`` float32 [wanted, vocabulary] lie in the arena until the next sweep. Times in seconds: ``compute_s`` inside
+    the device, ``stall_s`` waiting for reads. ``unused_bytes`` were read ahead of the routing for experts without tokens.
+    """
+
+    logits: np.ndarray
+    compute_s: float
+    stall_s: float
+    unused_bytes: int
+    prefetch: PrefetchStats
 
 
 @dataclass
 class _Layer:
     attention: Page
     router: Page
-    shared: list[Page] = field(default_factory=list)
+    mlp: list[Page] = field(default_factory=list)
     experts: list[Page] = field(default_factory=list)
 
 
 class Sweep:
-    """Runs batches over a tape. ``compute_s`` is the time inside the device during the last run."""
+    """Runs batches over a tape, with one device and one pager."""
 
-    def __init__(
-        self,
-        tape: Sequence[Page],
-        device: Device,
-        pager: Pager,
-        final_norm: FinalNorm,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, tape: Sequence[Page], device: Device, reads: Reads, pager: Pager, final_norm: FinalNorm) -> None:
         self._device = device
+        self._reads = reads
         self._pager = pager
         self._final_norm = final_norm
+        self._compute_s = 0.0
         kinds = ("attention", "router", "shared", "expert", "head")
         by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
         for page in by_kind["shared"]:
-            self._layers[page.spec.layer].shared.append(page)
+            self._layers[page.spec.layer].mlp.append(page)
         for page in by_kind["expert"]:
             self._layers[page.spec.layer].experts.append(page)
         self._head = by_kind["head"]
-        self.compute_s = 0.0
-        self.timeline: Timeline | None = None
 
-    def run(self, batch: Batch, activations: SweepArrays, embedding: EmbeddingReader) -> np.ndarray:
-        """Logits float32 [wanted, vocabulary]; valid until the next run."""
-        self.compute_s = 0.0
-        embedding.finish(activations.residual[: batch.tokens])
-        self._device.begin_sweep(batch, activations)
-        # A router that was used to predict stays in the arena until its own layer routes.
+    def run(
+        self, batch: Batch, plan: SweepPlan, activations: SweepArrays, embedding: Embedding, arena_address: int
+    ) -> SweepResult:
+        """Sweep once. Where anything fails, reading stops and what is whole of the pinned pages is kept.
+
+        Raises:
+            ReadError: a page could not be read.
+            CancelledError: somebody cancelled.
+
+        """
+        compute_s, stall_s = self._compute_s, self._reads.stall_s
+        try:
+            self._pager.begin(plan, arena_address)
+            embedding.finish(activations.residual[: batch.tokens])
+            self._device.begin_sweep(batch, activations)
+            self._run_layers()
+            self._run_head()
+            prefetch = self._pager.prefetch_stats
+            self._pager.end()
+        except BaseException:
+            self._pager.abort()
+            raise
+        spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
+        return SweepResult(activations.logits, *spent, self._pager.unused_bytes, prefetch)
+
+    def _run_layers(self) -> None:
+        # A router that named experts to prefetch stays in the arena until its own layer routes.
         held, routers = ExitStack(), dict[int, int]()
         for index, layer in enumerate(self._layers):
-            begin = self._clock()
+            begin = self._reads.clock()
             with self._pager.page(layer.attention) as address, self._computing(layer.attention):
                 self._device.attention(layer.attention.spec, address)
             if index not in routers:
@@ -69,26 +104,22 @@ class Sweep:
             held.close()
             used = routing.used
             self._pager.routed(index, used, layer.experts)
-            if self._pager.predicts(index + 1):
+            if self._pager.prefetches(index + 1):
                 following = self._layers[index + 1].router
                 routers[index + 1] = held.enter_context(self._pager.page(following))
                 with self._computing(following):
-                    self._pager.predict(index + 1, self._device.predict(following.spec, routers[index + 1]))
+                    likely = self._device.experts_to_prefetch(following.spec, routers[index + 1])
+                    self._pager.prefetch(index + 1, likely)
             self._device.begin_experts(routing)
-            for page in layer.shared:
+            for page in layer.mlp:
                 with self._pager.page(page) as address, self._computing(page):
-                    self._device.shared(page.spec, address)
-            self._experts([page for page in layer.experts if page.spec.expert in used])
+                    self._device.mlp(page.spec, address)
+            self._run_experts([page for page in layer.experts if page.spec.expert in used])
             self._device.end_experts()
-            if self.timeline:
-                self.timeline.span(LAYER, f"layer {index}", begin, self._clock())
-        self._device.final_norm(*self._final_norm)
-        for page in self._head:
-            with self._pager.page(page) as address, self._computing(page):
-                self._device.head(page.spec, address)
-        return activations.logits
+            if self._reads.timeline:
+                self._reads.timeline.span(LAYER, f"layer {index}", begin, self._reads.clock())
 
-    def _experts(self, pages: Sequence[Page]) -> None:
+    def _run_experts(self, pages: Sequence[Page]) -> None:
         """Compute the pages in order, those together that are in memory together."""
         while pages:
             with self._pager.run(pages) as addresses:
@@ -97,13 +128,20 @@ class Sweep:
                     self._device.experts([(page.spec, address) for page, address in zip(run, addresses, strict=True)])
             pages = pages[len(run) :]
 
+    def _run_head(self) -> None:
+        """Slice by slice, for the wanted positions."""
+        self._device.final_norm(*self._final_norm)
+        for page in self._head:
+            with self._pager.page(page) as address, self._computing(page):
+                self._device.head(page.spec, address)
+
     @contextmanager
     def _computing(self, *pages: Page) -> Iterator[None]:
-        begin = self._clock()
+        begin = self._reads.clock()
         yield
-        end = self._clock()
-        self.compute_s += end - begin
-        if self.timeline:
+        end = self._reads.clock()
+        self._compute_s += end - begin
+        if self._reads.timeline:
             first, last = pages[0].spec, pages[-1].spec
             what = str(first) if first is last else f"{first} to {last}"
-            self.timeline.span(COMPUTE, first.kind, begin, end, page=what)
+            self._reads.timeline.span(COMPUTE, first.kind, begin, end, page=what)

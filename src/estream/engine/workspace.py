@@ -1,4 +1,4 @@
-"""The arena of one model: how it is planned, divided for a sweep, and backed with memory before it is used."""
+"""The arena of one model in memory: allocated once, backed with memory part by part before it is used, never moved."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -6,9 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from estream import _native
-from estream.engine.memory import ArenaPlan, SweepLayout, divide_arena, plan_arena, smallest_ring
-from estream.engine.options import Configuration
-from estream.package.manifest import Manifest
+from estream.engine.memory import ArenaPlan, SweepLayout
 
 
 class ArenaMemory(Protocol):
@@ -31,30 +29,15 @@ class ArenaMemory(Protocol):
 
 
 class Workspace:
-    """One allocation of fixed address: pinned pages, ring, activations. It grows in parts, and never moves."""
+    """Pinned pages, ring and activations, in one allocation. ``locked`` tells whether it is kept from being swapped out."""
 
-    def __init__(
-        self,
-        manifest: Manifest,
-        capacity: int,
-        activations: int,
-        configuration: Configuration,
-        *,
-        lock: bool,
-        allocate: Callable[[int], ArenaMemory] = _native.Arena,
-    ) -> None:
-        """Take ``capacity`` bytes for a model whose usual batch needs ``activations``, as ``allocate`` gives them.
-
-        ``lock`` keeps it from being swapped out, as far as the limit on locked memory allows; ``locked`` tells.
-        """
-        self._tape = manifest.tape
-        usual = min(activations, capacity - smallest_ring(self._tape))
-        self._plan: ArenaPlan = plan_arena(self._tape, capacity, usual, configuration)
-        self._arena = allocate(self._plan.bytes)
+    def __init__(self, plan: ArenaPlan, *, lock: bool, allocate: Callable[[int], ArenaMemory] = _native.Arena) -> None:
+        """Take the plan's bytes, as ``allocate`` gives them. ``lock`` asks for locked memory, as far as the limit allows."""
+        self._size = plan.bytes
+        self._arena = allocate(plan.bytes)
         self.locked = lock and self._arena.lock()
         self.memory: np.ndarray = self._arena.bytes()
-        self._used_from_start, self._used_from = 0, self._plan.bytes
-        self.layout = self.divide(usual)
+        self._backed_from_start, self._backed_from = 0, plan.bytes
 
     @property
     def native(self) -> ArenaMemory:
@@ -65,30 +48,16 @@ class Workspace:
         return self._arena.address
 
     @property
-    def ring_address(self) -> int:
-        return self.address + self.layout.ring_offset
-
-    @property
     def bytes(self) -> int:
-        """Memory that is used now."""
-        return min(self._plan.bytes, self._used_from_start + self._plan.bytes - self._used_from)
+        """Memory that is backed now."""
+        return min(self._size, self._backed_from_start + self._size - self._backed_from)
 
-    def pinned(self) -> dict[int, int]:
-        """Addresses of pinned pages by index."""
-        return {index: self.address + offset for index, offset in self._plan.pinned.items()}
-
-    def divide(self, activations: int) -> SweepLayout:
-        """Lay out one sweep that needs so many bytes of activations, and back it with memory."""
-        self.layout = divide_arena(self._plan, self._tape, activations)
-        self._populate(self.layout)
-        return self.layout
-
-    def _populate(self, layout: SweepLayout) -> None:
-        """After the first sweep of a length there is nothing to do."""
+    def prepare(self, layout: SweepLayout) -> None:
+        """Back what a sweep uses with memory. After the first sweep of a length there is nothing to do."""
         end = layout.ring_offset + layout.ring_bytes
-        if end > self._used_from_start:
-            self._arena.populate(self._used_from_start, end - self._used_from_start)
-            self._used_from_start = end
-        if layout.activations_offset < self._used_from:
-            self._arena.populate(layout.activations_offset, self._used_from - layout.activations_offset)
-            self._used_from = layout.activations_offset
+        if end > self._backed_from_start:
+            self._arena.populate(self._backed_from_start, end - self._backed_from_start)
+            self._backed_from_start = end
+        if layout.activations_offset < self._backed_from:
+            self._arena.populate(layout.activations_offset, self._backed_from - layout.activations_offset)
+            self._backed_from = layout.activations_offset

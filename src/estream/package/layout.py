@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from estream.host.sizes import MiB, round_up
 from estream.models.config import AttentionConfig, ModelConfig
-from estream.package.parts import GROUPS, LANES, PANEL, PageBuilder, PageLayout, group_for
+from estream.package.parts import GROUPS, PANEL, SIMD_WIDTH, PageBuilder, PageLayout, group_for
 
 #: File offsets and padded lengths of pages: what direct reads need on Linux and Windows alike.
 PAGE_ALIGNMENT = 64 << 10
@@ -173,7 +173,7 @@ def router_layout(config: ModelConfig, layer: int) -> PageLayout:
 
 def router_lanes(config: ModelConfig) -> int:
     """Columns of the stored router."""
-    return round_up(config.moe.experts + config.moe.shared_gate, LANES)
+    return round_up(config.moe.experts + config.moe.shared_gate, SIMD_WIDTH)
 
 
 def _norm(page: PageBuilder, name: str, config: ModelConfig) -> None:
@@ -201,9 +201,9 @@ def _shared_bytes(config: ModelConfig, quantization: Quantization, width: int) -
 def _mlp_layout(hidden: int, width: int, group: int, bits: int, *, bias: bool) -> PageLayout:
     """Outputs of gate and up alternate by 16: one panel holds 16 of each, so gating happens in registers."""
     page = PageBuilder(group)
-    page.matrix("gate_up", 2 * round_up(width, LANES), hidden, bits)
+    page.matrix("gate_up", 2 * round_up(width, SIMD_WIDTH), hidden, bits)
     if bias:
-        page.bias("gate_up_bias", 2 * round_up(width, LANES))
+        page.bias("gate_up_bias", 2 * round_up(width, SIMD_WIDTH))
         page.bias("down_bias", hidden)
     page.matrix("down", hidden, width, bits)
     return page.layout()

@@ -8,7 +8,7 @@ from typing import Literal
 from estream.host.sizes import round_up
 
 PANEL = 32
-LANES = 16
+SIMD_WIDTH = 16
 GROUPS = (128, 64, 32)
 
 PART_ALIGNMENT = 64

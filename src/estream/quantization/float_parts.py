@@ -5,14 +5,14 @@ import numpy as np
 from estream.checkpoint.source import CheckpointSource
 from estream.models.config import MlpTensors, ModelTensors
 from estream.package.layout import PageSpec
-from estream.package.parts import LANES, FloatPart
+from estream.package.parts import SIMD_WIDTH, FloatPart
 
 
 def interleave(width: int, outputs: int) -> np.ndarray:
     """Source rows (gate rows, then up rows) of a gate_up matrix whose panels hold 16 gate and 16 up outputs; -1 pads."""
     unit = np.arange(outputs // 2, dtype=np.int32)
-    gate = np.where(unit < width, unit, -1).reshape(-1, 1, LANES)
-    up = np.where(unit < width, unit + width, -1).reshape(-1, 1, LANES)
+    gate = np.where(unit < width, unit, -1).reshape(-1, 1, SIMD_WIDTH)
+    up = np.where(unit < width, unit + width, -1).reshape(-1, 1, SIMD_WIDTH)
     return np.ascontiguousarray(np.concatenate([gate, up], 1).reshape(-1), np.int32)
 
 

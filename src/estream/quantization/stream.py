@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from estream.devices.cpu.activations import ActivationPlan, ActivationSizes, QuantizedArrays
 from estream.devices.cpu.device import CpuDevice
-from estream.engine.activations import QuantizedArrays, plan_activations
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
 from estream.errors import OptionError
@@ -40,7 +40,8 @@ class TextStream:
         self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
         batch = Batch.of(windows)
         batch = replace(batch, wanted=batch.wanted[:1], wanted_counts=(1,) + (0,) * (len(windows) - 1))
-        plan = plan_activations(self._config, quantization, batch, float_activations, self._device.kv_element_bytes)
+        sizes = ActivationSizes(self._config, quantization, batch.shape, float_activations, self._device.kv_element_bytes)
+        plan = ActivationPlan(sizes)
         _check_memory(plan.bytes, batch.tokens)
         self._memory = _aligned(plan.bytes)
         # Backed now, so that the next stream sees what is left.
@@ -66,7 +67,7 @@ class TextStream:
             self.routing = self._device.route(spec, address)
             self._device.begin_experts(self.routing)
         elif spec.kind == "shared":
-            self._device.shared(spec, address)
+            self._device.mlp(spec, address)
         elif self.routing.count(spec.expert):
             self._device.experts([(spec, address)])
 

@@ -15,7 +15,7 @@ from estream.package.npu import graph_specs
 from estream.package.npu.matrices import MatrixSpec, pack_matrix
 from estream.package.npu.pages import mlp_shapes, page_layout
 from estream.package.npu.shapes import NpuShapes
-from estream.package.parts import LANES, PANEL, FloatPart, MatrixPart
+from estream.package.parts import PANEL, SIMD_WIDTH, FloatPart, MatrixPart
 
 #: Codes int8 [outputs, inputs] and scales float16 [outputs, groups] of a matrix.
 Codes = tuple[np.ndarray, np.ndarray]
@@ -125,7 +125,7 @@ class Relayout:
 
 def _apart(gate_up: Codes, width: int) -> tuple[Codes, Codes]:
     """Gate and up, whose rows alternate by 16."""
-    parts = [array.reshape(-1, 2, LANES, array.shape[1]) for array in gate_up]
+    parts = [array.reshape(-1, 2, SIMD_WIDTH, array.shape[1]) for array in gate_up]
     gate, up = ([array[:, i].reshape(-1, array.shape[-1])[:width] for array in parts] for i in (0, 1))
     return (gate[0], gate[1]), (up[0], up[1])
 

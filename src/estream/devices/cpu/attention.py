@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
+from estream.devices.cpu.activations import CHUNK, Activations
 from estream.devices.cpu.page import BoundPage, CpuLinear
-from estream.engine.activations import CHUNK, Activations
 from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 from estream.models.rope import Rope
@@ -23,14 +23,14 @@ class Rows:
     """Where some rows of a batch stand, the same in every layer: int32 [rows], and float32 [rows, rotated / 2]."""
 
     positions: np.ndarray
-    bases: np.ndarray
+    kv_starts: np.ndarray
     kv_rows: np.ndarray
     cosine: np.ndarray
     sine: np.ndarray
 
     @staticmethod
     def of(batch: Batch, angles: np.ndarray, rows: slice | np.ndarray) -> "Rows":
-        return Rows(batch.positions[rows], batch.bases[rows], batch.kv_rows[rows], angles[0, rows], angles[1, rows])
+        return Rows(batch.positions[rows], batch.kv_starts[rows], batch.kv_rows[rows], angles[0, rows], angles[1, rows])
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -100,7 +100,7 @@ class CpuAttention(ABC):
             self._shapes[self._attention.sliding_window_of(page.spec.layer)],
             self.queries(page, rows),
             rows.positions,
-            rows.bases,
+            rows.kv_starts,
             a.keys,
             a.values,
             self._batch.kv_capacity,
@@ -108,8 +108,8 @@ class CpuAttention(ABC):
             page.floats("sinks"),
         )
         if self._attention.output_gate:
-            self._from_rows(page, "q_gate", a.gates[: len(rows)])
-            _native.gate(self._native, attended, a.gates[: len(rows)], False, attended)
+            self._from_rows(page, "q_gate", a.output_gates[: len(rows)])
+            _native.gate(self._native, attended, a.output_gates[: len(rows)], False, attended)
         self._linear.quantize(a.attended, len(rows), self._attention.output_width, a.attended_quantized)
         self._linear.project(page, "o", (a.attended, a.attended_quantized), residual, add=True)
 
@@ -155,26 +155,26 @@ class LatentAttention(CpuAttention):
 
     def keys_and_values(self, page: BoundPage, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
         a, n, rotated = self._a, len(rows), self._attention.rope.dims
-        latent = a.latent[:n]
+        latent = a.kv_latent[:n]
         self._from_rows(page, "kv_a", latent)
-        self._from_rows(page, "k_rope", a.rotated_keys[:n])
-        self._native.rotate(a.rotated_keys[:n], 1, rows.cosine, rows.sine)
-        x = (a.latent_normed, a.latent_quantized)
+        self._from_rows(page, "k_rope", a.k_rope[:n])
+        self._native.rotate(a.k_rope[:n], 1, rows.cosine, rows.sine)
+        x = (a.kv_latent_normed, a.kv_latent_quantized)
         self._linear.normalise(latent, self._norm(page, "kv_a_norm", self._latent.kv_lora_rank), x)
-        self._linear.project(page, "k", x, a.plain_keys[:n])
+        self._linear.project(page, "k", x, a.k_nope[:n])
         self._linear.project(page, "v", x, a.new_values[:n])
         heads = a.new_keys[:n].reshape(n, self._attention.heads, -1)
-        heads[..., :rotated] = a.rotated_keys[:n, None]
-        heads[..., rotated:] = a.plain_keys[:n].reshape(n, self._attention.heads, -1)
+        heads[..., :rotated] = a.k_rope[:n, None]
+        heads[..., rotated:] = a.k_nope[:n].reshape(n, self._attention.heads, -1)
         return a.new_keys[:n], a.new_values[:n]
 
     def queries(self, page: BoundPage, rows: Rows) -> np.ndarray:
         a, n, rank = self._a, len(rows), self._latent.q_lora_rank
         queries = a.queries[:n]
         if rank:
-            latent = a.query_latent[:n]
+            latent = a.q_latent[:n]
             self._from_rows(page, "q_a", latent)
-            x = (a.query_latent_normed, a.query_latent_quantized)
+            x = (a.q_latent_normed, a.q_latent_quantized)
             self._linear.normalise(latent, self._norm(page, "q_a_norm", rank), x)
             self._linear.project(page, "q", x, queries)
         else:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 
 from estream import _native
+from estream.devices.cpu.activations import CHUNK, Activations
 from estream.devices.cpu.attention import cpu_attention
 from estream.devices.cpu.gated_delta import DeltaAttention
 from estream.devices.cpu.mlp import CpuMlp
 from estream.devices.cpu.page import BoundPage, CpuLinear
-from estream.engine.activations import CHUNK, Activations, SweepArrays
+from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import LentPage
 from estream.engine.routing import RoutingLists
@@ -94,14 +95,14 @@ class CpuDevice:
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         return self._mlp.route(BoundPage(spec, address), self._residual)
 
-    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
-        return self._mlp.predict(BoundPage(spec, address), self._residual)
+    def experts_to_prefetch(self, spec: PageSpec, address: int) -> frozenset[int]:
+        return self._mlp.experts_to_prefetch(BoundPage(spec, address), self._residual)
 
     def begin_experts(self, routing: RoutingLists) -> None:
         self._mlp.begin_experts(routing)
 
-    def shared(self, spec: PageSpec, address: int) -> None:
-        self._mlp.shared(BoundPage(spec, address), self._residual)
+    def mlp(self, spec: PageSpec, address: int) -> None:
+        self._mlp.mlp(BoundPage(spec, address), self._residual)
 
     def experts(self, pages: Sequence[LentPage]) -> None:
         self._mlp.experts(pages, self._residual)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from estream import _native
+from estream.devices.cpu.activations import CHUNK, Activations
 from estream.devices.cpu.page import BoundPage, CpuLinear
-from estream.engine.activations import CHUNK, Activations
 from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 
@@ -34,8 +34,8 @@ class DeltaAttention:
             residual = a.residual[first : min(first + CHUNK, tokens)]
             self._linear.inputs(page, residual, a)
             self._chunk(page, self._batch.positions[first : first + len(residual)])
-            x = (a.linear_out, a.linear_out_quantized)
-            self._linear.quantize(a.linear_out, len(residual), self._delta.value_width, a.linear_out_quantized)
+            x = (a.delta_output, a.delta_output_quantized)
+            self._linear.quantize(a.delta_output, len(residual), self._delta.value_width, a.delta_output_quantized)
             self._linear.project(page, "o", x, residual, add=True)
         if not last:
             return a.residual
@@ -43,19 +43,19 @@ class DeltaAttention:
         return a.last_residual
 
     def _chunk(self, page: BoundPage, positions: np.ndarray) -> None:
-        """From normalised rows to gated outputs in ``linear_out``."""
+        """From normalised rows to gated outputs in ``delta_output``."""
         a, n, before = self._a, len(positions), self._delta.conv_kernel_size - 1
-        mixed, rates, gates, read = a.linear_mixed[:n], a.linear_rates[:n], a.linear_gates[:n], a.linear_read[:n]
+        mixed, rates, gates, read = a.conv_output[:n], a.delta_rates[:n], a.delta_gates[:n], a.delta_read[:n]
         x = (a.normed, a.normed_quantized)
-        self._linear.project(page, "qkv", x, a.linear_inputs[before : before + n])
+        self._linear.project(page, "qkv", x, a.conv_input[before : before + n])
         self._linear.project(page, "z", x, gates)
         self._linear.project(page, "b", x, rates[:, : self._delta.value_heads])
         self._linear.project(page, "a", x, rates[:, self._delta.value_heads :])
-        _native.causal_conv(self._native, a.linear_inputs[: before + n], positions, page.floats("conv"), mixed)
+        _native.causal_conv(self._native, a.conv_input[: before + n], positions, page.floats("conv"), mixed)
         # The next chunk looks back at these.
-        a.linear_inputs[:before] = a.linear_inputs[n : before + n].copy()
+        a.conv_input[:before] = a.conv_input[n : before + n].copy()
         _native.delta_gates(rates, page.floats("log_rates"), page.floats("step_bias"))
-        _native.delta_rule(self._native, self._shape, mixed, rates, positions, a.linear_state, read)
+        _native.delta_rule(self._native, self._shape, mixed, rates, positions, a.delta_state, read)
         heads = read.reshape(n * self._delta.value_heads, self._delta.value_dim)
         self._native.norm(heads, _native.Norm(page.floats("gate_norm"), 0, self._delta.value_dim, self._eps), heads)
-        _native.gate(self._native, read, gates, True, a.linear_out[:n])
+        _native.gate(self._native, read, gates, True, a.delta_output[:n])

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from estream import _native
+from estream.devices.cpu.activations import Activations, QuantizedArrays
 from estream.devices.cpu.page import BoundPage, CpuLinear, native_matrix
-from estream.engine.activations import Activations, QuantizedArrays
 from estream.engine.device import LentPage
-from estream.engine.routing import RoutingLists
+from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, router_lanes
 from estream.package.parts import PageLayout
@@ -35,10 +35,8 @@ class CpuMlp:
             moe.topk_group,
             moe.router_jitter_noise,
         )
-        # Of each token's experts only the likeliest quarter is named: nine in ten of those come true or more, and what is
-        # named wrongly costs more than it hides.
         scoring = "sigmoid" if moe.scoring == "sigmoid" else "softmax"
-        count = max(1, moe.top_k // 4)
+        count = experts_to_prefetch_per_token(moe.top_k)
         self._likeliest = _native.Routing(moe.experts, count, scoring, groups=moe.n_group, top_groups=moe.topk_group)
         self._likeliest_count = count
 
@@ -68,7 +66,7 @@ class CpuMlp:
             gates *= np.float32(factor)
         return RoutingLists.of(ids, weights, self._config.moe.experts)
 
-    def predict(self, page: BoundPage, residual: np.ndarray) -> frozenset[int]:
+    def experts_to_prefetch(self, page: BoundPage, residual: np.ndarray) -> frozenset[int]:
         ids = np.empty((len(residual), self._likeliest_count), np.int32)
         weights = np.empty(ids.shape, np.float32)
         norm = self._linear.norm(page, "post_norm")
@@ -87,9 +85,9 @@ class CpuMlp:
     def end_experts(self) -> None:
         del self._routing, self._starts
 
-    def shared(self, page: BoundPage, residual: np.ndarray) -> None:
+    def mlp(self, page: BoundPage, residual: np.ndarray) -> None:
         rows = np.arange(len(residual), dtype=np.int32)
-        self._mlp(page, rows, rows, self._a.shared_weights[: len(rows)], residual)
+        self._compute(page, rows, rows, self._a.shared_weights[: len(rows)], residual)
 
     def experts(self, pages: Sequence[LentPage], residual: np.ndarray) -> None:
         for whole, run in groupby(pages, key=lambda page: page[0].slice < 0):
@@ -110,11 +108,11 @@ class CpuMlp:
         partial, places = self._a.expert_partial[: len(tokens)], np.arange(len(tokens), dtype=np.int32)
         if spec.first == 0:
             partial.fill(0.0)
-        self._mlp(page, tokens, places, np.ones_like(weights), partial)
+        self._compute(page, tokens, places, np.ones_like(weights), partial)
         if spec.first + spec.count == self._config.moe.intermediate_size:
             self._native.scatter_add(partial, tokens, weights, residual)
 
-    def _mlp(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
+    def _compute(self, page: BoundPage, tokens: np.ndarray, to: np.ndarray, weights: np.ndarray, out: np.ndarray) -> None:
         """out[to] += weights * MLP(rows ``tokens`` of the MLPs' input)."""
         call = self._call_of(page.spec)
         self._native.expert(call.mlp, page.address, self._x, tokens, to, weights, call.hidden, call.quantized, out)

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 
 from estream import _native
-from estream.engine.activations import Activations, QuantizedArrays
+from estream.devices.cpu.activations import Activations, QuantizedArrays
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 from estream.package.parts import MatrixPart

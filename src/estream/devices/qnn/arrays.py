@@ -6,7 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from estream.engine.activations import Array
-from estream.engine.batch import Batch
+from estream.engine.batch import BatchShape
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.package.npu import graph_specs
@@ -144,8 +144,8 @@ class NpuPlan:
     wanted: int
 
     @staticmethod
-    def of(config: ModelConfig, shapes: NpuShapes, batch: Batch) -> "NpuPlan":
-        return NpuPlan(config, shapes, batch.tokens, len(batch.wanted))
+    def of(config: ModelConfig, shapes: NpuShapes, batch: BatchShape) -> "NpuPlan":
+        return NpuPlan(config, shapes, batch.tokens, batch.wanted)
 
     @property
     def groups(self) -> int:

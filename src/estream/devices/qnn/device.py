@@ -116,7 +116,7 @@ class QnnDevice:
     def begin_sweep(self, batch: Batch, activations: SweepArrays) -> None:
         assert isinstance(activations, NpuArrays)
         self._a, self._batch = activations, batch
-        NpuPlan.of(self._config, self._shapes, batch).begin(activations)
+        NpuPlan.of(self._config, self._shapes, batch.shape).begin(activations)
         self._rows = batch.tokens
         self._attention.begin(batch, activations)
         self._mlp.begin(activations)
@@ -138,13 +138,13 @@ class QnnDevice:
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         return self._mlp.route(spec, address, self._rows)
 
-    def predict(self, spec: PageSpec, address: int) -> frozenset[int]:
-        return self._mlp.predict(address, self._rows)
+    def experts_to_prefetch(self, spec: PageSpec, address: int) -> frozenset[int]:
+        return self._mlp.experts_to_prefetch(address, self._rows)
 
     def begin_experts(self, routing: RoutingLists) -> None:
         self._mlp.begin_experts()
 
-    def shared(self, spec: PageSpec, address: int) -> None:
+    def mlp(self, spec: PageSpec, address: int) -> None:
         self._mlp.shared(spec, address)
 
     def experts(self, pages: Sequence[LentPage]) -> None:

@@ -6,7 +6,7 @@ from estream.devices.qnn.arrays import NpuArrays, RoutingArrays
 from estream.devices.qnn.graph_set import Graph, GraphSet
 from estream.devices.qnn.residual import Deltas
 from estream.devices.qnn.tiles import Tile, TileCount, TileCover
-from estream.engine.routing import RoutingLists
+from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.errors import DeviceError
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
@@ -51,11 +51,11 @@ class NpuMlp:
         self._starts = [np.concatenate(([0], np.cumsum(found))) for found in counts]
         return RoutingLists(np.empty(0, np.int32), np.empty(0, np.float32), np.sum(self._starts, axis=0))
 
-    def predict(self, address: int, rows: int) -> frozenset[int]:
+    def experts_to_prefetch(self, address: int, rows: int) -> frozenset[int]:
         """The likeliest quarter of each row's experts, as another layer's router sees the residual now."""
         rows = min(rows, self._shapes.routing.tokens)
         self._route_rows(self._a.high, rows, self._a.predicted, address)
-        likeliest = self._a.predicted.ids[:rows, : max(1, self._config.moe.top_k // 4)]
+        likeliest = self._a.predicted.ids[:rows, : experts_to_prefetch_per_token(self._config.moe.top_k)]
         return frozenset(np.unique(likeliest).tolist())
 
     def _route_rows(self, high: np.ndarray, count: int, to: RoutingArrays, address: int) -> None:
