@@ -33,6 +33,14 @@ def test_python(check: tuple[str, ...], running: Running):
     assert running[check].returncode == 0, output
 
 
+def test_no_room_imports_from_above():
+    """The rooms and their order stand in pyproject.toml."""
+    program = "from importlinter.cli import lint_imports_command as lint; lint(['--no-cache', '--no-logo'])"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout
+    assert "1 kept, 0 broken" in result.stdout
+
+
 def test_clang_format():
     import clang_format
 

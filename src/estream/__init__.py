@@ -1,12 +1,5 @@
 """estream: prefill of Mixture-of-Experts models many times larger than the memory it may use."""
 
-from importlib.metadata import PackageNotFoundError, version
-
-try:
-    __version__ = version("estream")
-except PackageNotFoundError:  # run from a source tree
-    __version__ = "0+source"
-
 from estream import errors
 from estream.api.load import load
 from estream.api.model import Model
@@ -14,6 +7,7 @@ from estream.api.plan import Plan, plan, tune
 from estream.api.result import Prefill, TopToken
 from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import EstreamError
+from estream.host.version import VERSION as __version__
 
 __all__ = [
     "ConvertOptions",

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from estream import __version__, _native
+from estream import _native
 from estream.host import limits, system
 from estream.host.disk import disk_limits, disk_of
+from estream.host.version import VERSION
 from estream.package.manifest import MANIFEST
 from estream.package.package import Package
 
@@ -16,7 +17,7 @@ from estream.package.package import Package
 def identity(package: Package, device: str, variant: str, threads: int, activations: str) -> dict[str, Any]:
     """Everything that a profile depends on, as plain values."""
     return {
-        "estream": __version__,
+        "estream": VERSION,
         "package": _digest(package.path / MANIFEST),
         "device": device,
         "kernels": variant,

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-import estream
 from estream import _native
 from estream.errors import PackageError
 from estream.host import system
 from estream.host.buffers import BUFFERS
 from estream.host.direct_file import DirectFile
 from estream.host.sizes import format_bytes, round_up
+from estream.host.version import VERSION
 from estream.models.config import ModelConfig
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
@@ -119,7 +119,7 @@ class PackageWriter:
             files=self._files,
             synthetic=self.spec.synthetic,
             source=self.spec.source,
-            created_by=f"estream {estream.__version__}",
+            created_by=f"estream {VERSION}",
             report=self.report,
             npu=self.spec.npu,
         )
