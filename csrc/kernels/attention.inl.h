@@ -8,7 +8,7 @@
 #pragma once
 #include <utility>
 
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

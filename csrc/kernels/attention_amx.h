@@ -1,7 +1,7 @@
 // Attention in bfloat16 on AMX: tiles of 16 queries by 16 keys, and of 16 queries by 16 value columns.
 #pragma once
-#include "attention_bf16.inl.h"
-#include "tile_amx.h"
+#include "kernels/attention_bf16.inl.h"
+#include "kernels/tile_amx.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -1,7 +1,7 @@
 // Attention in bfloat16: products of 8-bit mantissas, sums, softmax and scaling in float32. Rows in keys and values that no
 // token has written must be finite, since their weight of zero is multiplied too.
 #pragma once
-#include "attention_rows.inl.h"
+#include "kernels/attention_rows.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -6,7 +6,7 @@
 // How scores and weighted values are computed is a parameter; sixteen keys lie in a vector. For types whose instructions
 // multiply several neighbouring elements; float32 has attention.inl.h.
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -19,7 +19,7 @@
 #define ESTREAM_BLOCKED
 #include <bit>
 
-#include "tiled.inl.h"
+#include "kernels/tiled.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

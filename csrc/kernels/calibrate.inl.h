@@ -3,7 +3,7 @@
 #pragma once
 #include <cstring>
 
-#include "pack.inl.h"
+#include "kernels/pack.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

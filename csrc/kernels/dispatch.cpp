@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "../platform.h"
-#include "kernels.h"
+#include "kernels/kernels.h"
+#include "platform/platform.h"
 
 #if defined(ESTREAM_X86_VARIANTS)
 #include <cpuid.h>

@@ -1,9 +1,9 @@
 // Float kernels over F16, compiled once per instruction set. Every reduction has one fixed order, so a row's result
 // does not depend on the rows beside it.
 #pragma once
-#include "kernels.h"
+#include "kernels/kernels.h"
 #if defined(__AVX512VNNI__)
-#include "quantize_avx512.h"
+#include "kernels/quantize_avx512.h"
 #endif
 
 namespace estream::ESTREAM_VARIANT {

@@ -2,7 +2,7 @@
 // key recalls wrongly, and read with the query. Token after token, so a result does not depend on how tokens are cut into
 // chunks. Source: S. Yang et al., Gated Delta Networks (arXiv 2412.06464).
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -6,7 +6,7 @@
 //
 // sum[r][half] = over groups, in ascending order: fma(float(integer product) * weight scale, activation scale, sum).
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

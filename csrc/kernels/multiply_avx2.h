@@ -2,9 +2,9 @@
 #pragma once
 #include <utility>
 
-#include "tile_avx2.h"
+#include "kernels/tile_avx2.h"
 // Over this tile.
-#include "blocked.inl.h"
+#include "kernels/blocked.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

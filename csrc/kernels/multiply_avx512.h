@@ -2,9 +2,9 @@
 #pragma once
 #include <utility>
 
-#include "tile_avx512vnni.h"
+#include "kernels/tile_avx512vnni.h"
 // Over this tile.
-#include "blocked.inl.h"
+#include "kernels/blocked.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

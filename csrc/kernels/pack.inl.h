@@ -1,7 +1,7 @@
 // Quantising weights without data. The outputs of a panel are lanes, so that nothing is summed over lanes and codes come out
 // in the order of the package. Written without fused products, so that every variant makes the same package.
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

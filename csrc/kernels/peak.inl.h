@@ -1,7 +1,7 @@
 // Bare loops of a variant's densest instructions on registers: what products could reach if nothing else were needed. Each
 // returns the operations that it has done; a multiplication and an addition are two. Assembly, so that nothing is left out.
 #pragma once
-#include "kernels.h"
+#include "kernels/kernels.h"
 
 // `op` is one instruction with n for the number of its destination; twelve of them depend on nothing but their own last.
 #define ESTREAM_PEAK_LOOP(clear, op)                                                                                     \

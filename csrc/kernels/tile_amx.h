@@ -2,7 +2,7 @@
 // order once for all panels of a matrix; few rows go the way of AVX-512 VNNI. Both give the same bits: the same exact
 // integers, scaled and summed in the same order.
 #pragma once
-#include "tiled.inl.h"
+#include "kernels/tiled.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

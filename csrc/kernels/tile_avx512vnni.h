@@ -2,9 +2,9 @@
 #pragma once
 #include <cstring>
 
-#include "kernels.h"
-#include "row_pointers.h"
-#include "simd_avx512.h"
+#include "kernels/kernels.h"
+#include "kernels/row_pointers.h"
+#include "kernels/simd_avx512.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -1,7 +1,7 @@
 // The integer tile with the matrix product of two rows and two outputs over eight signed bytes.
 #pragma once
-#include "row_pointers.h"
-#include "simd_neon.h"
+#include "kernels/row_pointers.h"
+#include "kernels/simd_neon.h"
 
 namespace estream::ESTREAM_VARIANT {
 

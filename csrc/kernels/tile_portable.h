@@ -1,7 +1,7 @@
 // The integer tile in plain C++.
 #pragma once
-#include "row_pointers.h"
-#include "simd_portable.h"
+#include "kernels/row_pointers.h"
+#include "kernels/simd_portable.h"
 
 namespace estream::ESTREAM_VARIANT {
 

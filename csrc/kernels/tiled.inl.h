@@ -2,7 +2,7 @@
 #pragma once
 #include <cstring>
 
-#include "matmul.inl.h"
+#include "kernels/matmul.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 

@@ -1,15 +1,16 @@
 // Fills the table of one variant; the file that includes this has named the variant and included its tile.
 #pragma once
 #define XXH_INLINE_ALL
-#include "../third_party/xxhash/xxhash.h"
-#include "attention.inl.h"
-#include "calibrate.inl.h"
-#include "linear.inl.h"
-#include "matmul.inl.h"
-#include "pack.inl.h"
-#include "peak.inl.h"
+#include "third_party/xxhash/xxhash.h"
+
+#include "kernels/attention.inl.h"
+#include "kernels/calibrate.inl.h"
+#include "kernels/linear.inl.h"
+#include "kernels/matmul.inl.h"
+#include "kernels/pack.inl.h"
+#include "kernels/peak.inl.h"
 #if defined(__AVX512BF16__)
-#include "attention_bf16.inl.h"
+#include "kernels/attention_bf16.inl.h"
 #endif
 
 namespace estream::ESTREAM_VARIANT {

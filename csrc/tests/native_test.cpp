@@ -5,7 +5,7 @@
 #include <exception>
 #include <string>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 #define ALL_TESTS(TEST)                             \
   TEST(platform_tells_memory_and_processors)        \
