@@ -1,5 +1,5 @@
-// The fixed memory that pages and activations lie in: reserved once, its addresses never move; backed with memory in
-// parts, before they are used.
+// The fixed memory that holds pages and activations. It is reserved once and its addresses never move. Its owner backs parts
+// with memory before they are used.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,9 +17,9 @@ class Arena {
 
   uint8_t* base() const { return base_; }
   size_t bytes() const { return bytes_; }
-  // False where the limit on locked memory (ulimit -l) does not allow it.
+  // Keeps the arena from being swapped out. False where the limit on locked memory (ulimit -l) forbids it.
   bool lock() { return platform::lock(base_, bytes_); }
-  // Throws std::bad_alloc where the system has no memory left.
+  // Backs a part with memory. Throws std::bad_alloc where the system has none left.
   void populate(size_t offset, size_t bytes) { platform::populate(base_ + offset, bytes); }
 
  private:

@@ -7,7 +7,7 @@ namespace estream {
 
 namespace {
 
-// The arrays of a panel, one after another; one set a thread, since a panel of wide matrices takes megabytes.
+// The arrays of one panel. Each thread has one set, because a panel of a wide matrix takes megabytes.
 struct PanelScratch {
   std::vector<float> weights, codes, errors, scratch, scales, inverses;
   std::vector<uint16_t> halves;
@@ -32,15 +32,15 @@ void choose_codes(ThreadPool& pool, const Kernels& kernels, const float* weights
     PanelScratch& s = scratch[thread];
     const int first = panel * kPanel, count = std::min(kPanel, rows - first);
     std::fill(s.weights.begin(), s.weights.end(), 0.0f);
-    for (int lane = 0; lane < count; lane++)
-      for (int i = 0; i < columns; i++) s.weights[i * kPanel + lane] = weights[int64_t{first + lane} * columns + i];
+    for (int output = 0; output < count; output++)
+      for (int i = 0; i < columns; i++) s.weights[i * kPanel + output] = weights[int64_t{first + output} * columns + i];
     kernels.calibrate_panel({s.weights.data(), inputs, group, statistics.moments, statistics.feedback, statistics.order,
                              s.codes.data(), s.halves.data(), s.scales.data(), s.inverses.data(), s.errors.data(),
                              s.scratch.data()});
-    for (int lane = 0; lane < count; lane++) {
-      const int64_t row = first + lane;
-      for (int i = 0; i < inputs; i++) codes[row * inputs + i] = static_cast<int8_t>(s.codes[i * kPanel + lane]);
-      for (int g = 0; g < groups; g++) scales[row * groups + g] = s.halves[g * kPanel + lane];
+    for (int output = 0; output < count; output++) {
+      const int64_t row = first + output;
+      for (int i = 0; i < inputs; i++) codes[row * inputs + i] = static_cast<int8_t>(s.codes[i * kPanel + output]);
+      for (int g = 0; g < groups; g++) scales[row * groups + g] = s.halves[g * kPanel + output];
     }
   });
 }

@@ -1,4 +1,4 @@
-// Choosing 4-bit codes for weights whose inputs are known.
+// Chooses 4-bit codes for weights whose inputs are known.
 #pragma once
 #include <cstdint>
 
@@ -15,8 +15,9 @@ struct InputStatistics {
   int inputs;
 };
 
-// Weights [rows, columns], columns at most the inputs; the rest is zero. Fills codes [rows, inputs] and the fp16 bits of
-// scales [rows, inputs / group]. The same bits whatever the number of threads.
+// Chooses the codes of weights [rows, columns], where columns is at most the inputs and the missing columns are zero. Fills
+// codes [rows, inputs] and scales [rows, inputs / group], the latter as bits of fp16. The number of threads does not change the
+// result.
 void choose_codes(ThreadPool& pool, const Kernels& kernels, const float* weights, int rows, int columns,
                   const InputStatistics& statistics, int group, int8_t* codes, uint16_t* scales);
 

@@ -10,11 +10,11 @@ namespace {
 
 constexpr int kMaxHeadDim = 256, kMaxValueDim = 256;
 constexpr int kMaxGroup = 128;
-// Rows that one task multiplies with one panel: their codes stay in the second-level cache from panel to panel.
+// Rows that one task multiplies with one panel: their codes stay in the L2 cache from panel to panel.
 constexpr int kRowBlock = 256;
-// With what any variant pads the last block to.
-constexpr int kTiledRows = kRowBlock + 16;
-// Rows per task where a row is little work.
+// The same with the padding of the last block, in any variant.
+constexpr int kMaxInterleavedRows = kRowBlock + 16;
+// Rows of a task where a row is little work.
 constexpr int kSmallRows = 16;
 
 int blocks(int count, int block) { return (count + block - 1) / block; }
@@ -67,12 +67,12 @@ void CpuDevice::norm(Rows x, const Norm& norm, const NormedOutput& to) {
 void CpuDevice::route(Rows x, const Norm& norm, const NormedOutput& to, const Router& router, const ChosenExperts& chosen) {
   const Timed timed(*this, Work::router);
   const Routing& choice = router.choice;
-  normalise(x, norm, to, kSmallRows * router.lanes,
+  normalise(x, norm, to, kSmallRows * router.columns,
             [&](int first, int rows, const float* normed, int64_t stride, float* logits) {
-              kernels_.router(normed, stride, rows, router.weight, norm.columns, router.lanes, logits);
+              kernels_.router(normed, stride, rows, router.weight, norm.columns, router.columns, logits);
               const int64_t at = int64_t{first} * choice.top_k;
-              estream::route(choice, router.biases, logits, rows, router.lanes, chosen.ids + at, chosen.weights + at);
-              if (chosen.gates) sigmoid_gates(logits, rows, router.lanes, choice.experts, chosen.gates + first);
+              estream::route(choice, router.biases, logits, rows, router.columns, chosen.ids + at, chosen.weights + at);
+              if (chosen.gates) sigmoid_gates(logits, rows, router.columns, choice.experts, chosen.gates + first);
             });
 }
 
@@ -129,33 +129,35 @@ QuantizedRows rows_from(QuantizedRows x, int64_t first) {
 
 }  // namespace
 
-void CpuDevice::tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count,
-                             const PanelOutput& out) {
+void CpuDevice::interleaved_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count,
+                                   const PanelOutput& out) {
   static_assert(sizeof(float) == sizeof(int32_t));
-  const size_t code_bytes = static_cast<size_t>(kTiledRows) * blocks(x.columns, 64) * 64;
-  const size_t scale_bytes = kTiledRows * x.groups * sizeof(float), bytes = code_bytes + 2 * scale_bytes;
-  if (!tiles_ || tiles_->bytes() < bytes) tiles_ = std::make_unique<Arena>(bytes);
-  // Evenly, as few rows would use what is unpacked too seldom.
+  const size_t code_bytes = static_cast<size_t>(kMaxInterleavedRows) * blocks(x.columns, 64) * 64;
+  const size_t scale_bytes = kMaxInterleavedRows * x.groups * sizeof(float), bytes = code_bytes + 2 * scale_bytes;
+  if (!interleaved_ || interleaved_->bytes() < bytes) interleaved_ = std::make_unique<Arena>(bytes);
+  // The parts are equal: a part of few rows would unpack weights for little use.
   const int most = blocks(count, blocks(count, kRowBlock));
   for (int first = 0; first < count; first += most) {
     const int rows = std::min(most, count - first);
     const QuantizedRows part = x_rows ? x : rows_from(x, first);
     const int32_t* part_rows = x_rows ? x_rows + first : nullptr;
-    uint8_t* base = tiles_->base();
-    const TiledRows tiles = {reinterpret_cast<int8_t*>(base), reinterpret_cast<float*>(base + code_bytes),
-                             reinterpret_cast<int32_t*>(base + code_bytes + scale_bytes), blocks(rows, kernels_.tiled_rows)};
-    pool_.run(tiles.blocks, [&](int block, int) { kernels_.tile_rows(part, part_rows, rows, w.bits, block, tiles); });
+    uint8_t* base = interleaved_->base();
+    const InterleavedRows interleaved = {reinterpret_cast<int8_t*>(base), reinterpret_cast<float*>(base + code_bytes),
+                                         reinterpret_cast<int32_t*>(base + code_bytes + scale_bytes),
+                                         blocks(rows, kernels_.interleaved_rows)};
+    pool_.run(interleaved.blocks,
+              [&](int block, int) { kernels_.interleave_rows(part, part_rows, rows, w.bits, block, interleaved); });
     const PanelOutput part_out = rows_from(out, first);
     pool_.run(w.panels(), [&](int panel, int thread) {
-      kernels_.matmul_panel_tiled(w, panel, tiles, rows, part_out, thread_scratch(thread));
+      kernels_.matmul_panel_interleaved(w, panel, interleaved, rows, part_out, thread_scratch(thread));
     });
   }
 }
 
 void CpuDevice::panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out) {
   const Timed timed(*this, Work::products);
-  if (!x.floats && kernels_.matmul_panel_tiled && count >= kernels_.fewest_tiled_rows)
-    return tiled_panels(w, x.quantized, x_rows, count, out);
+  if (!x.floats && kernels_.matmul_panel_interleaved && count >= kernels_.min_interleaved_rows)
+    return interleaved_panels(w, x.quantized, x_rows, count, out);
   const int panels = w.panels();
   pool_.run(panels * blocks(count, kRowBlock), [&](int task, int thread) {
     const int panel = task % panels, first = task / panels * kRowBlock;
@@ -180,7 +182,7 @@ void CpuDevice::matmul(const PackedMatrix& w, const Activations& x, int count, f
 
 namespace {
 
-// Where a row of one head begins. Rows come in whole runs of keys, so any order inside a run keeps runs apart.
+// Where a row of one head begins. `row` is a multiple of kKeyRun, so the layout inside a run does not matter.
 uint8_t* head_rows(void* base, int64_t row, int64_t elements, int element_bytes) {
   return static_cast<uint8_t*>(base) + row * elements * element_bytes;
 }
@@ -192,11 +194,11 @@ void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows va
   const Timed timed(*this, Work::keys_and_values);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int bytes = attention_.element_bytes;
-  // Neighbouring rows of a head share cache lines, so one task stores whole blocks of them, head by head.
-  pool_.run(blocks(keys.rows, 2 * kKeyBlock), [&](int task, int) {
-    const int end = std::min(keys.rows, (task + 1) * 2 * kKeyBlock);
+  // Neighbouring rows of a head share cache lines, so one task stores whole panels of them, head by head.
+  pool_.run(blocks(keys.rows, 2 * kKeyPanel), [&](int task, int) {
+    const int end = std::min(keys.rows, (task + 1) * 2 * kKeyPanel);
     for (int h = 0; h < shape.kv_heads; h++)
-      for (int r = task * 2 * kKeyBlock; r < end; r++) {
+      for (int r = task * 2 * kKeyPanel; r < end; r++) {
         const int64_t base = h * kv.capacity;
         attention_.store({keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim,
                           values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim, shape.head_dim,
@@ -211,23 +213,24 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
   const Timed timed(*this, Work::attention);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
-  // One head after the other, for the caches' sake. Later queries see more keys, so the long blocks are begun first.
+  // Tasks go head by head, so that a head's keys and values stay in the cache. Later queries see more keys, so the last and
+  // longest blocks begin first.
   const int query_block = attention_.query_block, query_blocks = blocks(queries.rows, query_block);
   pool_.run(query_blocks * shape.heads, [&](int task, int thread) {
     const int block = query_blocks - 1 - task % query_blocks, head = task / query_blocks;
     const int kv_head = head / (shape.heads / shape.kv_heads);
     const int end = std::min(queries.rows, (block + 1) * query_block);
-    // A block may touch several sequences: each run of rows with one base is its own job.
+    // A block may hold queries of several sequences. Rows with the same base form one job.
     for (int first = block * query_block; first < end;) {
-      int behind = first + 1;
-      while (behind < end && bases[behind] == bases[first]) behind++;
+      int end_of_job = first + 1;
+      while (end_of_job < end && bases[end_of_job] == bases[first]) end_of_job++;
       const int64_t base = kv_head * kv.capacity + bases[first];
       attention_.attend({queries.data + first * queries.stride + static_cast<int64_t>(head) * shape.head_dim, queries.stride,
                          out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
-                         behind - first, positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
+                         end_of_job - first, positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
                          head_rows(kv.values, base, value_stride, bytes), shape.head_dim, shape.value_dim, shape.scale,
                          shape.window, sinks ? sinks + head : nullptr, thread_scratch(thread)});
-      first = behind;
+      first = end_of_job;
     }
     if (head == 0)
       for (int r = block * query_block; r < end; r++)

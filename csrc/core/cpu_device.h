@@ -1,5 +1,8 @@
-// The operations of one layer on the CPU: kernels spread over the thread pool. Plain pointers and shapes; the binding
-// checks them; one caller at a time. Rows are token rows, strides count floats. Nothing here allocates after construction.
+// The operations of one layer on the CPU: each spreads kernels over the thread pool. They take plain pointers and shapes, which
+// the caller checks, from one thread at a time. Rows are those of tokens; strides count floats.
+//
+// Scratch memory is reused. It grows when a product or a norm is wider than all before it, so the first sweep allocates and
+// later ones do not. Only routing also allocates: three arrays of one float for each expert, in each task.
 #pragma once
 #include <array>
 #include <chrono>
@@ -20,7 +23,7 @@ struct Rows {
   int64_t stride;
 };
 
-// Activations for a product: quantised rows, or float rows where codes is null.
+// Activations for a product: float rows, or quantised rows where `floats` is null.
 struct Activations {
   QuantizedRows quantized;
   const float* floats;
@@ -35,22 +38,21 @@ struct Norm {
   float eps;
 };
 
-// Queries or keys of a row: heads side by side. Before they are rotated they may be normalised, head by head or all as one, and
-// bounded where the bound is not 0.
+// The queries or keys of a row: heads side by side.
 struct Heads {
   int heads, head_dim;
-  float bound;
-  const Norm* norm;
+  float bound;       // values are clamped to [-bound, bound]; 0 for no bound
+  const Norm* norm;  // normalises the first norm->columns values, then the next as many, and so on; null for no norm
 };
 
-// Angles [rows, dims / 2] by which the first `dims` values of each head are rotated.
+// Cosines and sines [rows, dims / 2] of the angles by which the first `dims` values of each head are rotated.
 struct Angles {
   const float* cosine;
   const float* sine;
   int dims;
 };
 
-// Where rows go as codes, `columns` of them a row, in groups.
+// Memory for quantised rows of `columns` codes each; every `group` codes have one scale and one sum.
 struct QuantizedOutput {
   int8_t* codes;
   float* scales;
@@ -58,24 +60,25 @@ struct QuantizedOutput {
   int columns, group;
 };
 
-// What becomes of normalised rows: floats, codes, or what only the router sees; null for what is not wanted. Columns behind
-// the norm's last are set to zero.
+// Where normalised rows are written: as floats, as codes, or nowhere, when only the router reads them. Null for what is not
+// wanted. Columns after the norm's last are set to zero.
 struct NormedOutput {
   float* floats = nullptr;
   int64_t float_stride = 0;
   QuantizedOutput quantized = {};
 };
 
-// A layer's router: weights [hidden, lanes].
+// A layer's router: weight [hidden, columns], where columns counts the experts and the gate of the shared expert, rounded up to
+// 16.
 struct Router {
   const Routing& choice;
   RouterBiases biases;
   const float* weight;
-  int lanes;
+  int columns;
 };
 
-// The experts of each row, ids and weights [rows, top_k]; where there are gates, the sigmoid of the logit behind the last
-// expert.
+// The experts of each row: ids and weights [rows, top_k]. `gates`, if not null, gets the sigmoid of the logit that follows the
+// last expert's.
 struct ChosenExperts {
   int32_t* ids;
   float* weights;
@@ -85,23 +88,23 @@ struct ChosenExperts {
 struct AttentionShape {
   int heads, kv_heads, head_dim, value_dim;
   float scale;
-  int window = 0;  // keys that a query sees, its own among them; 0 for all before it
+  int window = 0;  // keys that a query sees, its own included; 0 for all before it
 };
 
-// Heads of linear attention; a key head serves a group of value heads. A row of its input is all queries, all keys, all values.
+// Heads of linear attention. Each key head serves a group of value heads. An input row holds all queries, all keys, all values.
 struct DeltaShape {
   int key_heads, value_heads, key_dim, value_dim;
 };
 
-// What happens to the products of a matrix.
+// How the products of a matrix are written.
 struct ProductOptions {
-  bool accumulate = false;      // added to what is there
-  float factor = 1.0f;          // where they are added
+  bool accumulate = false;      // add to y instead of overwriting it
+  float factor = 1.0f;          // multiplies the products where they are added
   const float* bias = nullptr;  // [outputs rounded up to whole panels]
 };
 
-// Keys [kv_heads, capacity, head_dim] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch, in elements
-// and an order inside each head that are the attention kernels' own.
+// Keys [kv_heads, capacity, head_dim] and values [kv_heads, capacity, value_dim rounded up to 16] of a batch. The attention
+// kernel decides the element type and the layout inside each head.
 struct KeyValues {
   void* keys;
   void* values;
@@ -113,11 +116,11 @@ struct ExpertWeights {
   PackedMatrix down;                    // [hidden, width]
   const float* gate_up_bias = nullptr;  // in the order of gate_up's outputs, padded to whole panels
   const float* down_bias = nullptr;
-  // 0, 0 for silu(gate) * up, else those of the clamped gate.
+  // Of the clamped SwiGLU (kernels.h); 0 and 0 for silu(gate) * up.
   float alpha = 0.0f, limit = 0.0f;
 };
 
-// Intermediate activations of one expert call: room for `rows` tokens, one layout for both activation types.
+// Room for the intermediate activations of `rows` tokens in one expert. Float activations use `hidden` alone.
 struct ExpertScratch {
   float* hidden;  // [rows, down.inputs]
   int8_t* codes;
@@ -126,6 +129,7 @@ struct ExpertScratch {
   int rows;
 };
 
+// Where each result is added, and its factor.
 struct Scatter {
   const int32_t* rows;
   const float* weights;
@@ -136,13 +140,13 @@ enum class Work { products, attention, keys_and_values, linear_attention, norms,
 
 class CpuDevice {
  public:
-  // exact_attention: in float32 also where a faster kernel is there.
+  // exact_attention: compute attention in float32 even where a faster kernel exists.
   CpuDevice(int threads, bool exact_attention);
 
   const char* variant() const { return kernels_.name; }
   int threads() const { return pool_.threads(); }
   int kv_element_bytes() const { return attention_.element_bytes; }
-  // What bare loops of multiplications do on all threads at once: the operations done.
+  // Runs a loop for measuring the peak throughput on all threads at once. Returns the operations that all of them did.
   int64_t peak(int64_t (*loop)(int64_t rounds), int64_t rounds);
   const PeakLoops& peak_loops() const { return kernels_.peak; }
   // Seconds spent in each kind of work since construction.
@@ -150,34 +154,36 @@ class CpuDevice {
   uint64_t checksum(const void* data, size_t bytes) const { return kernels_.checksum(data, bytes); }
 
   void norm(Rows x, const Norm& norm, const NormedOutput& to);
-  // The same, and the experts of the normalised rows, while those are in the cache.
+  // The same, and then chooses the experts of the normalised rows while they are in the cache.
   void route(Rows x, const Norm& norm, const NormedOutput& to, const Router& router, const ChosenExperts& chosen);
-  // The first `columns` of each row; codes behind them are zero.
+  // Quantises the first `columns` of each row. Codes after them are zero.
   void quantize(Rows x, int columns, const QuantizedOutput& to);
-  // Normalises, bounds and rotates heads in place.
+  // Normalises, clamps and rotates heads in place, in this order (rotary embedding).
   void rotate(Rows x, const Heads& heads, const Angles& angles);
-  // y[row] = x[row] . w + bias, or factor times that added to y.
+  // y[row] = x[row] . w + bias, or y[row] += factor * (x[row] . w + bias).
   void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride,
               const ProductOptions& options);
+  // Copies each row's keys and values to row destination[row] of kv, in the attention kernel's layout.
   void store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination, KeyValues kv);
-  // positions and bases: of each query row, its position in its sequence and the first row of that sequence in kv.
-  // sinks: one score a head, or null.
+  // Causal attention. Each query row has its position in its sequence, and as its base the first row of that sequence in kv.
+  // sinks: one score for each head, or null.
   void attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases, KeyValues kv,
                  const float* sinks, Rows out);
   // y[to.rows[i]] += to.weights[i] * expert(x[tokens[i]]).
   void expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
               const ExpertScratch& scratch, float* y, int64_t y_stride);
-  // y[to.rows[i]] += to.weights[i] * x[i]; no row may be named twice.
+  // y[to.rows[i]] += to.weights[i] * x[i]. No row may occur twice.
   void scatter_add(Rows x, const Scatter& to, Rows y);
-  // Rows of x before the first of y are those before it in the batch; a row looks back only as far as its position.
-  void causal_conv(Rows x, const int32_t* positions, const float* weight, int taps, Rows y);
-  // y = x * silu(gates) or x * sigmoid(gates); columns of y behind the last gate are set to zero.
+  // y = silu(causal convolution of x). x begins conv_kernel_size - 1 rows before y. A row reads no rows before its sequence,
+  // whose length so far is its position.
+  void causal_conv(Rows x, const int32_t* positions, const float* weight, int conv_kernel_size, Rows y);
+  // y = x * silu(gates) or x * sigmoid(gates). Columns of y after the last gate are set to zero.
   void gate(Rows x, Rows gates, bool with_silu, Rows y);
-  // decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
+  // The gated delta rule. decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
   void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
 
  private:
-  // Adds the time from its construction to its end to one kind of work.
+  // Adds the time between its construction and its destruction to one kind of work.
   class Timed {
    public:
     Timed(CpuDevice& device, Work work)
@@ -192,13 +198,14 @@ class CpuDevice {
   };
 
   void quantize_row(const float* row, int columns, const QuantizedOutput& to, int64_t index) const;
-  // Calls then(first, rows, normed, stride, scratch) for each few rows, on any thread, behind their norm. Each thread has
-  // scratch_floats of scratch.
+  // Normalises a few rows at a time and then calls then(first, rows, normed, stride, scratch) for them, on the same thread.
+  // Each thread has scratch_floats floats of scratch.
   template <typename Then>
   void normalise(Rows x, const Norm& norm, const NormedOutput& to, int scratch_floats, const Then& then);
-  // The products of all panels, by rows or by tiles of 16 rows.
+  // The products of all panels: interleaved_panels for many quantised rows, else panel by panel.
   void panels(const PackedMatrix& w, const Activations& x, const int32_t* x_rows, int count, const PanelOutput& out);
-  void tiled_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count, const PanelOutput& out);
+  void interleaved_panels(const PackedMatrix& w, const QuantizedRows& x, const int32_t* x_rows, int count,
+                          const PanelOutput& out);
   float* thread_scratch(int thread) {
     return reinterpret_cast<float*>(scratch_.base()) + static_cast<size_t>(thread) * scratch_floats_;
   }
@@ -207,15 +214,15 @@ class CpuDevice {
   const AttentionKernels& attention_;
   ThreadPool pool_;
   std::array<double, static_cast<size_t>(Work::count)> seconds_{};
-  // Scratch lies on huge pages: under a hypervisor a miss of the address translation costs more than one of the cache.
+  // Arenas lie on huge pages: under a hypervisor a TLB miss costs more than a cache miss.
   size_t scratch_floats_;
   Arena scratch_;
-  // Rows in tile order, and a few normalised rows of each thread; they grow to the widest once.
-  std::unique_ptr<Arena> tiles_, normed_;
+  // Interleaved rows, and a few normalised rows for each thread. Both grow to the widest call.
+  std::unique_ptr<Arena> interleaved_, normed_;
 };
 
-// From projected rates and steps [rows, 2 * heads] to decays and rates, in place: exp(-exp(log_rates) * softplus(step + bias))
-// and sigmoid(rate).
+// Turns rows of projected rates and steps [rows, 2 * heads] into decays and rates, in place:
+// decay = exp(-exp(log_rates) * softplus(step + bias)), rate = sigmoid(rate).
 void delta_gates(Rows x, const float* log_rates, const float* bias);
 
 }  // namespace estream

@@ -14,14 +14,14 @@ int blocks(int count, int block) { return (count + block - 1) / block; }
 
 }  // namespace
 
-void CpuDevice::causal_conv(Rows x, const int32_t* positions, const float* weight, int taps, Rows y) {
+void CpuDevice::causal_conv(Rows x, const int32_t* positions, const float* weight, int conv_kernel_size, Rows y) {
   const Timed timed(*this, Work::linear_attention);
   const int columns = static_cast<int>(y.stride), before = x.rows - y.rows;
   pool_.run(blocks(y.rows, kSmallRows), [&](int task, int) {
     const int end = std::min(y.rows, (task + 1) * kSmallRows);
     for (int64_t r = task * kSmallRows; r < end; r++)
-      kernels_.linear.causal_conv(x.data + (r + before) * x.stride, x.stride, std::min(positions[r], taps - 1), weight, taps,
-                                  y.data + r * y.stride, columns);
+      kernels_.linear.causal_conv(x.data + (r + before) * x.stride, x.stride, std::min(positions[r], conv_kernel_size - 1),
+                                  weight, conv_kernel_size, y.data + r * y.stride, columns);
   });
 }
 

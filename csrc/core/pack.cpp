@@ -36,8 +36,8 @@ void load_weights(WeightType type, const void* from, int count, float* to) {
     for (int k = 0; k < count; k++) to[k] = from_bits(static_cast<uint32_t>(halves[k]) << 16);
 }
 
-// Puts the codes of one lane of a block where they belong: four bytes of each 128.
-void put_codes(uint8_t* block, int bits, int group, int lane, const int8_t* codes) {
+// Writes the codes of one output of a block: four bytes in every 128.
+void put_codes(uint8_t* block, int bits, int group, int output, const int8_t* codes) {
   const int step = 32 / bits;
   for (int k = 0; k < group; k += step) {
     uint32_t low, high = 0;
@@ -45,17 +45,17 @@ void put_codes(uint8_t* block, int bits, int group, int lane, const int8_t* code
     if (bits == 8) {
       low ^= 0x80808080u;  // + 128 in each byte
     } else {
-      // + 8 in each low half: the two's complement of a nibble with its highest bit turned.
+      // + 8 in each low half: flips the highest bit of a nibble in two's complement.
       std::memcpy(&high, codes + k + 4, sizeof high);
       low = ((low & 0x0f0f0f0fu) ^ 0x08080808u) | ((high & 0x0f0f0f0fu) ^ 0x08080808u) << 4;
     }
-    std::memcpy(block + k / step * 128 + lane * 4, &low, sizeof low);
+    std::memcpy(block + k / step * 128 + output * 4, &low, sizeof low);
   }
 }
 
-int get_code(const uint8_t* block, int bits, int lane, int k) {
-  if (bits == 8) return block[k / 4 * 128 + lane * 4 + k % 4] - 128;
-  const uint8_t byte = block[k / 8 * 128 + lane * 4 + k % 4];
+int get_code(const uint8_t* block, int bits, int output, int k) {
+  if (bits == 8) return block[k / 4 * 128 + output * 4 + k % 4] - 128;
+  const uint8_t byte = block[k / 8 * 128 + output * 4 + k % 4];
   return (k % 8 < 4 ? byte & 15 : byte >> 4) - 8;
 }
 
@@ -70,27 +70,28 @@ PackingError sum_of(const std::vector<PackingError>& panels) {
   return sum;
 }
 
-// Sums of one lane of a block, in several strands so that they need not wait for one another.
-PackingError group_error(const uint8_t* block, const PackedMatrix& m, int lane, const float* values, int count) {
-  constexpr int kStrands = 8;
+// The error of one output of a block. Several accumulators keep additions from waiting for one another.
+PackingError group_error(const uint8_t* block, const PackedMatrix& m, int output, const float* values, int count) {
+  constexpr int kAccumulators = 8;
   uint16_t bits;
-  std::memcpy(&bits, block + 4 * m.bits * m.group + 2 * lane, sizeof bits);
+  std::memcpy(&bits, block + 4 * m.bits * m.group + 2 * output, sizeof bits);
   const float scale = half_to_float(bits);
   float codes[kMaxGroup];
-  for (int k = 0; k < count; k++) codes[k] = static_cast<float>(get_code(block, m.bits, lane, k));
-  double squared_error[kStrands] = {}, squared[kStrands] = {};
+  for (int k = 0; k < count; k++) codes[k] = static_cast<float>(get_code(block, m.bits, output, k));
+  double squared_error[kAccumulators] = {}, squared[kAccumulators] = {};
   for (int k = 0; k < count; k++) {
     const double value = values[k], error = static_cast<double>(scale * codes[k]) - value;
-    squared_error[k % kStrands] += error * error;
-    squared[k % kStrands] += value * value;
+    squared_error[k % kAccumulators] += error * error;
+    squared[k % kAccumulators] += value * value;
   }
   PackingError sum{};
-  for (int i = 0; i < kStrands; i++) {
+  for (int i = 0; i < kAccumulators; i++) {
     sum.squared_error += squared_error[i];
     sum.squared += squared[i];
   }
   return sum;
 }
+
 // The smallest row seen by any thread.
 class FirstRow {
  public:
@@ -114,7 +115,7 @@ PackingResult pack_matrix(ThreadPool& pool, const Kernels& kernels, const Weight
   FirstRow bad;
   std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
   pool.run(m.panels(), [&](int panel, int) {
-    const int first = panel * kPanel, lanes = std::min(kPanel, m.outputs - first);
+    const int first = panel * kPanel, outputs = std::min(kPanel, m.outputs - first);
     double squared_error[kPanel] = {}, squared[kPanel] = {};
     for (int g = 0; g < m.groups(); g++) {
       PackBlock block{};
@@ -125,27 +126,27 @@ PackingResult pack_matrix(ThreadPool& pool, const Kernels& kernels, const Weight
       float padded[kPanel][kMaxGroup];
       const int count = std::min(m.group, source.columns - g * m.group);
       if (count < m.group) block.type = WeightType::float32;
-      for (int lane = 0; lane < kPanel; lane++) {
-        const int64_t row = lane < lanes ? order[first + lane] : -1;
-        block.rows[lane] = kZeros;
+      for (int output = 0; output < kPanel; output++) {
+        const int64_t row = output < outputs ? order[first + output] : -1;
+        block.rows[output] = kZeros;
         if (row < 0 || count <= 0) continue;
         const uint8_t* weights = source.rows[row] + g * m.group * bytes_of(source.type);
-        block.rows[lane] = weights;
+        block.rows[output] = weights;
         if (count == m.group) continue;
-        std::fill_n(padded[lane], m.group, 0.0f);
-        load_weights(source.type, weights, count, padded[lane]);
-        block.rows[lane] = padded[lane];
+        std::fill_n(padded[output], m.group, 0.0f);
+        load_weights(source.type, weights, count, padded[output]);
+        block.rows[output] = padded[output];
       }
       kernels.pack_block(block);
       uint16_t scales[kPanel];
       std::memcpy(scales, block.to + 4 * m.bits * m.group, sizeof scales);
-      for (int lane = 0; lane < kPanel; lane++) {
-        squared_error[lane] += block.squared_error[lane];
-        squared[lane] += block.squared[lane];
-        if (!std::isfinite(block.squared[lane]) || !is_finite_half(scales[lane])) bad.see(order[first + lane]);
+      for (int output = 0; output < kPanel; output++) {
+        squared_error[output] += block.squared_error[output];
+        squared[output] += block.squared[output];
+        if (!std::isfinite(block.squared[output]) || !is_finite_half(scales[output])) bad.see(order[first + output]);
       }
     }
-    for (int lane = 0; lane < kPanel; lane++) panels[panel] += {squared_error[lane], squared[lane]};
+    for (int output = 0; output < kPanel; output++) panels[panel] += {squared_error[output], squared[output]};
   });
   return {bad.get(), sum_of(panels)};
 }
@@ -154,9 +155,9 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
   FirstRow bad;
   const int lowest = m.bits == 4 ? -8 : -127, highest = m.bits == 4 ? 7 : 127, source_groups = source.columns / m.group;
   pool.run(m.panels(), [&](int panel, int) {
-    for (int lane = 0; lane < kPanel; lane++) {
-      const int output = panel * kPanel + lane;
-      const int64_t row = output < m.outputs ? order[output] : -1;
+    for (int output = 0; output < kPanel; output++) {
+      const int index = panel * kPanel + output;
+      const int64_t row = index < m.outputs ? order[index] : -1;
       for (int g = 0; g < m.groups(); g++) {
         int8_t codes[kMaxGroup] = {};
         uint16_t scale = 0;
@@ -167,8 +168,8 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
         const auto [low, high] = std::minmax_element(codes, codes + m.group);
         if (*low < lowest || *high > highest || !is_finite_half(scale)) bad.see(row);
         uint8_t* block = to + panel * m.panel_bytes() + g * m.block_bytes();
-        put_codes(block, m.bits, m.group, lane, codes);
-        std::memcpy(block + 4 * m.bits * m.group + 2 * lane, &scale, sizeof scale);
+        put_codes(block, m.bits, m.group, output, codes);
+        std::memcpy(block + 4 * m.bits * m.group + 2 * output, &scale, sizeof scale);
       }
     }
   });
@@ -178,13 +179,13 @@ int64_t pack_codes(ThreadPool& pool, const CodeRows& source, const int32_t* orde
 PackingError packing_error(ThreadPool& pool, const WeightRows& source, const int32_t* order, const PackedMatrix& m) {
   std::vector<PackingError> panels(static_cast<size_t>(m.panels()));
   pool.run(m.panels(), [&](int panel, int) {
-    for (int lane = 0; lane < kPanel && panel * kPanel + lane < m.outputs; lane++) {
-      const int64_t row = order[panel * kPanel + lane];
+    for (int output = 0; output < kPanel && panel * kPanel + output < m.outputs; output++) {
+      const int64_t row = order[panel * kPanel + output];
       for (int g = 0; row >= 0 && g * m.group < source.columns; g++) {
         float values[kMaxGroup];
         const int count = std::min(m.group, source.columns - g * m.group);
         load_weights(source.type, source.rows[row] + g * m.group * bytes_of(source.type), count, values);
-        panels[panel] += group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, lane, values, count);
+        panels[panel] += group_error(m.data + panel * m.panel_bytes() + g * m.block_bytes(), m, output, values, count);
       }
     }
   });
@@ -205,13 +206,13 @@ void add_column_squares(const WeightRows& source, double* sums) {
 void unpack_matrix(const PackedMatrix& m, float* out) {
   for (int output = 0; output < m.outputs; output++)
     for (int g = 0; g < m.groups(); g++) {
-      const int lane = output % kPanel;
+      const int panel_output = output % kPanel;
       const uint8_t* block = m.data + output / kPanel * m.panel_bytes() + g * m.block_bytes();
       uint16_t scale;
-      std::memcpy(&scale, block + 4 * m.bits * m.group + 2 * lane, sizeof scale);
+      std::memcpy(&scale, block + 4 * m.bits * m.group + 2 * panel_output, sizeof scale);
       for (int k = 0; k < m.group; k++)
         out[static_cast<int64_t>(output) * m.inputs + g * m.group + k] =
-            half_to_float(scale) * static_cast<float>(get_code(block, m.bits, lane, k));
+            half_to_float(scale) * static_cast<float>(get_code(block, m.bits, panel_output, k));
     }
 }
 

@@ -15,7 +15,7 @@ double now() { return std::chrono::duration<double>(Clock::now().time_since_epoc
 
 constexpr double kSpinSeconds = 50e-6;
 constexpr uint64_t kDirectAlignment = platform::kDirectAlignment;
-// Settled pages are kept until this many have gathered, so that waiting for a page twice is harmless.
+// The reader keeps this many pages after they were published, so that a caller may wait for a page twice.
 constexpr size_t kKeptPages = 16384;
 
 }  // namespace
@@ -67,7 +67,7 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
     while (covered < pages.size() && pages[covered].begin + pages[covered].length <= begin) covered++;
     size_t last = covered;
     while (last < pages.size() && pages[last].begin < end) page(first + last++).requests_left++;
-    // Bytes between two pages are padding; a request of nothing else is not worth making.
+    // Bytes between two pages are padding. A request for padding alone is left out.
     if (last == covered) continue;
     queue_.push_back({file, offset + begin, address + begin, end - begin, first + covered, first + last - 1});
     asked++;
@@ -88,7 +88,7 @@ uint64_t Reader::gather(int file, const std::vector<Scattered>& parts) {
 }
 
 void Reader::wake_lanes(size_t requests) {
-  // A lane that is woken for nothing takes time from computing.
+  // A lane that wakes for nothing takes time from computing, so no more lanes wake than there are requests.
   for (size_t i = std::min(requests, lanes_.size()); i > 0; i--) work_.notify_one();
 }
 
@@ -166,7 +166,7 @@ void Reader::lane(int index) {
     if (--reading_ == 0) stats_.busy_s += now() - busy_since_;
     const bool published = finish(index, request, outcome, lock);
     in_flight_--;
-    // Who waits is woken for something; cancelling waits for the last request.
+    // Waiting threads wake only when a page was published, or for cancel() when the last request has ended.
     if (!published && in_flight_ > 0) continue;
     published_count_.fetch_add(1, std::memory_order_release);
     published_.notify_all();
@@ -181,7 +181,7 @@ ReadOutcome Reader::read(const Request& request) {
     if (n < 0) return {ReadState::failed_io, static_cast<int>(-n), request.offset + done};
     if (n == 0) return {ReadState::failed_short, 0, request.offset + done};
     done += n;
-    // A direct read must be resumed on an aligned offset: what came after the last one is read again.
+    // A direct read must resume at an aligned offset, so it reads the bytes after the last such offset again.
     if (file.direct && done < request.length) {
       const uint64_t aligned = done / kDirectAlignment * kDirectAlignment;
       if (aligned == done - n && n < static_cast<int64_t>(kDirectAlignment))
@@ -193,8 +193,8 @@ ReadOutcome Reader::read(const Request& request) {
   return {ReadState::ready, 0, 0};
 }
 
-// Returns whether a page was published. Called with the lock held; lets go of it while a checksum is computed. The page is this
-// lane's alone by then.
+// Returns whether a page was published. The caller holds the lock; it is released while a checksum is computed. No other lane
+// uses the page by then.
 bool Reader::finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock) {
   bool published = false;
   stats_.requests++;
@@ -202,7 +202,7 @@ bool Reader::finish(int lane, const Request& request, const ReadOutcome& outcome
   for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++) {
     Page& shared = page(ticket);
     if (outcome.state != ReadState::ready && shared.result.state == ReadState::ready) shared.result = outcome;
-    // A failed page too is published only when no lane will write to its memory any more.
+    // A failed page too is published only when no lane writes to its memory any more.
     if (--shared.requests_left > 0) continue;
     ReadOutcome result = shared.result;
     if (result.state == ReadState::ready && shared.verify) {

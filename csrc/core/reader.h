@@ -1,8 +1,9 @@
 // Reader lanes: threads that each keep one positioned read in flight, from package files into the arena.
 //
-// The unit of asking is a run: adjacent bytes of one file that go to adjacent addresses. A run is read in requests of a
-// fixed size, by any lanes in any order; the pages inside it are published one by one, each when all of its bytes have
-// arrived and its checksum is right. A page that failed is published as failed and says why.
+// Callers ask for runs: adjacent bytes of one file that go to adjacent addresses. The reader divides a run into requests of a
+// fixed size, which any lane may take in any order. It publishes each page of the run on its own, when all bytes of the page
+// have arrived and its checksum is right. It publishes a page that failed with the reason, once no lane writes to its memory
+// any more.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -25,7 +26,7 @@ struct PagePart {
   bool verify;
 };
 
-// Bytes of a file that go to an address.
+// Bytes of a file, and the address that they go to.
 struct Scattered {
   uint64_t offset;
   uint8_t* address;
@@ -36,14 +37,14 @@ enum class ReadState { pending, ready, failed_io, failed_short, failed_checksum,
 
 struct ReadOutcome {
   ReadState state;
-  int error;             // the system's number of it, of failed_io
-  uint64_t file_offset;  // where it failed
+  int error;             // the system's error number, for failed_io
+  uint64_t file_offset;  // where the read failed
 };
 
-// One request or checksum, on the steady clock; for timelines.
+// One request or one checksum, in seconds of the steady clock. For timelines.
 struct ReaderEvent {
   int lane;
-  bool checksum;
+  bool checksum;  // a checksum, not a request
   int file;
   uint64_t offset, bytes;
   double begin_s, end_s;
@@ -52,7 +53,7 @@ struct ReaderEvent {
 struct ReaderStats {
   uint64_t bytes;
   uint64_t requests;
-  double busy_s;      // time with at least one read in flight
+  double busy_s;      // time during which at least one read was in flight
   double checksum_s;  // summed over lanes
 };
 
@@ -66,20 +67,21 @@ class Reader {
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  // Asks for one run, whose address, offset and length are multiples of 4096 where reads are direct; returns the ticket of its
-  // first page, the others follow on. Never waits.
+  // Asks for one run; where reads are direct, its address, offset and length must be multiples of 4096. Returns the ticket of
+  // its first page; the tickets of the others follow. Does not wait for reads.
   uint64_t submit(int file, uint64_t offset, uint8_t* address, uint64_t length, const std::vector<PagePart>& pages);
-  // Asks for bytes that lie anywhere in one file, each by one request; one ticket for all, which are not checked.
+  // Asks for parts that lie anywhere in one file, with one request for each. Returns one ticket for all of them. Their bytes
+  // have no checksum.
   uint64_t gather(int file, const std::vector<Scattered>& parts);
-  // Spins briefly, then sleeps until the page is published or the time is over; pending means the latter.
+  // Spins briefly, then sleeps until the page is published or the time is over. In the latter case the page is pending.
   ReadOutcome wait(uint64_t ticket, double timeout_s);
   bool is_published(uint64_t ticket);
-  // Drops what no lane has begun and waits for what is in flight; afterwards no lane writes to the arena.
+  // Drops the requests that no lane has begun and waits for those in flight. Afterwards no lane writes to the arena.
   void cancel();
 
   bool direct(int file) const { return files_[file].direct; }
   ReaderStats stats();
-  // While recording, every request and checksum leaves an event; taking them empties the list.
+  // While recording is on, every request and every checksum appends an event. take_events empties the list.
   void record(bool on);
   std::vector<ReaderEvent> take_events();
 
@@ -89,8 +91,8 @@ class Reader {
     uint64_t file_offset, length, checksum;
     bool verify;
     int requests_left;
-    ReadOutcome result;   // of the requests that are over
-    ReadOutcome outcome;  // published: pending until the last request is over
+    ReadOutcome result;   // of the requests that have ended
+    ReadOutcome outcome;  // the published one: pending until the last request has ended
   };
   struct Request {
     int file;

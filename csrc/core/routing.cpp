@@ -9,16 +9,15 @@ namespace estream {
 
 namespace {
 
-constexpr float kNever = -std::numeric_limits<float>::infinity();
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
-// One token's experts while they are chosen. `scores` are their weights before those are normalised and scaled, `ranks`
-// decide which are chosen.
+// The scores of one token. `scores` become the weights, `choice_scores` decide which experts are chosen.
 struct Token {
-  std::vector<float> logits, scores, ranks;
+  std::vector<float> logits, scores, choice_scores;
 
-  explicit Token(int experts) : logits(experts), scores(experts), ranks(experts) {}
+  explicit Token(int experts) : logits(experts), scores(experts), choice_scores(experts) {}
 
   void read(const Routing& routing, const RouterBiases& biases, const float* row) {
     const int experts = routing.experts;
@@ -26,47 +25,47 @@ struct Token {
     const float largest = *std::max_element(logits.begin(), logits.end());
     for (int e = 0; e < experts; e++) {
       scores[e] = routing.scoring == Scoring::sigmoid ? sigmoid(logits[e]) : std::exp(logits[e] - largest);
-      ranks[e] = biases.correction ? scores[e] + biases.correction[e] : scores[e];
+      choice_scores[e] = biases.correction ? scores[e] + biases.correction[e] : scores[e];
     }
   }
 };
 
-// Takes the experts outside the best groups out of the running.
-void keep_best_groups(const Routing& routing, std::vector<float>& ranks) {
+// Excludes the experts outside the best groups.
+void keep_best_groups(const Routing& routing, std::vector<float>& choice_scores) {
   const int size = routing.experts / routing.groups;
-  float worth[kMostGroups];
+  float group_scores[kMostGroups];
   for (int g = 0; g < routing.groups; g++) {
-    float best = kNever, second = kNever;
+    float best = kMinusInfinity, second = kMinusInfinity;
     for (int e = g * size; e < (g + 1) * size; e++) {
-      second = std::max(second, std::min(best, ranks[e]));
-      best = std::max(best, ranks[e]);
+      second = std::max(second, std::min(best, choice_scores[e]));
+      best = std::max(best, choice_scores[e]);
     }
-    worth[g] = routing.scoring == Scoring::sigmoid && size > 1 ? best + second : best;
+    group_scores[g] = routing.scoring == Scoring::sigmoid && size > 1 ? best + second : best;
   }
   bool kept[kMostGroups] = {};
   for (int i = 0; i < routing.top_groups; i++) {
     int best = -1;
     for (int g = 0; g < routing.groups; g++)
-      if (!kept[g] && (best < 0 || worth[g] > worth[best])) best = g;
+      if (!kept[g] && (best < 0 || group_scores[g] > group_scores[best])) best = g;
     kept[best] = true;
   }
   for (int e = 0; e < routing.experts; e++)
-    if (!kept[e / size]) ranks[e] = kNever;
+    if (!kept[e / size]) choice_scores[e] = kMinusInfinity;
 }
 
-// The best experts by falling rank.
+// The best experts, by falling score.
 void choose(const Token& token, int top_k, int32_t* ids) {
   int found = 0;
-  for (int e = 0; e < static_cast<int>(token.ranks.size()); e++) {
-    const float rank = token.ranks[e];
-    if (found == top_k && rank <= token.ranks[ids[top_k - 1]]) continue;
+  for (int e = 0; e < static_cast<int>(token.choice_scores.size()); e++) {
+    const float score = token.choice_scores[e];
+    if (found == top_k && score <= token.choice_scores[ids[top_k - 1]]) continue;
     int at = found < top_k ? found++ : top_k - 1;
-    for (; at > 0 && token.ranks[ids[at - 1]] < rank; at--) ids[at] = ids[at - 1];
+    for (; at > 0 && token.choice_scores[ids[at - 1]] < score; at--) ids[at] = ids[at - 1];
     ids[at] = e;
   }
 }
 
-// The expert of the largest logit but for `without`, and its weight among the logits near that one.
+// SparseMixer: the expert of the largest logit other than expert `without`. Its weight is a softmax over the logits near it.
 int mix(const Token& token, float jitter, int without, float* weight) {
   const int experts = static_cast<int>(token.logits.size());
   int best = -1;
@@ -88,25 +87,25 @@ void route_token(const Routing& routing, Token& token, int32_t* ids, float* weig
     for (int i = 0; i < k; i++) ids[i] = mix(token, routing.jitter, i == 0 ? -1 : ids[0], weights + i);
     return;
   }
-  if (routing.groups > 1) keep_best_groups(routing, token.ranks);
+  if (routing.groups > 1) keep_best_groups(routing, token.choice_scores);
   choose(token, k, ids);
   float divisor = routing.normalise || routing.scoring == Scoring::softmax ? 0.0f : 1.0f;
   if (routing.normalise)
     for (int i = 0; i < k; i++) divisor += token.scores[ids[i]];
   else if (routing.scoring == Scoring::softmax)
     for (const float score : token.scores) divisor += score;
-  // Sigmoids of very small logits can all be zero.
+  // The sigmoids of very negative logits can all be zero.
   divisor = std::max(divisor, std::numeric_limits<float>::min());
   for (int i = 0; i < k; i++) weights[i] = token.scores[ids[i]] / divisor * routing.scaling;
 }
 
 }  // namespace
 
-void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int lanes, int32_t* ids,
+void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int columns, int32_t* ids,
            float* weights) {
   Token token(routing.experts);
   for (int64_t r = 0; r < rows; r++) {
-    token.read(routing, biases, logits + r * lanes);
+    token.read(routing, biases, logits + r * columns);
     route_token(routing, token, ids + r * routing.top_k, weights + r * routing.top_k);
   }
 }
@@ -125,8 +124,8 @@ void list_by_expert(const int32_t* ids, const float* weights, int rows, int top_
   }
 }
 
-void sigmoid_gates(const float* logits, int rows, int lanes, int column, float* gates) {
-  for (int64_t r = 0; r < rows; r++) gates[r] = sigmoid(logits[r * lanes + column]);
+void sigmoid_gates(const float* logits, int rows, int columns, int column, float* gates) {
+  for (int64_t r = 0; r < rows; r++) gates[r] = sigmoid(logits[r * columns + column]);
 }
 
 }  // namespace estream

@@ -10,38 +10,39 @@ enum class Scoring {
   sparsemixer,  // two experts, each weighted against those whose logits are near its own
 };
 
-// How experts are chosen. With groups > 1 the experts lie in equal groups in a row, and only those of the `top_groups` best
-// groups may be chosen: a group is as good as its best expert (softmax) or its two best together (sigmoid).
+// How experts are chosen. With groups > 1, consecutive experts form equal groups, and only experts of the `top_groups` best
+// groups may be chosen. A group's score is the best score in it (softmax) or the sum of the two best (sigmoid).
 struct Routing {
   int experts;
   int top_k;
   Scoring scoring = Scoring::softmax;
-  bool normalise = false;  // make the chosen weights of a token sum to 1 before they are scaled
+  bool normalise = false;  // make the weights of a token's experts sum to 1, before scaling
   float scaling = 1.0f;
   int groups = 1;
   int top_groups = 1;
-  float jitter = 0.0f;  // sparsemixer: half the relative distance at which a logit no longer counts
+  float jitter = 0.0f;  // sparsemixer: half the relative distance from which on a logit is ignored
 };
 constexpr int kMostGroups = 64;
 
-// Float arrays [experts] that belong to one layer's router, or null.
+// Float arrays [experts] of one layer's router, or null.
 struct RouterBiases {
   const float* logits = nullptr;      // added to the logits
-  const float* correction = nullptr;  // added to the scores where experts are chosen, not to their weights
+  const float* correction = nullptr;  // added to the scores that choose experts, but not to their weights
 };
 
-// logits [rows, lanes] -> ids and weights [rows, top_k], by falling score, equal scores by rising id.
-// Sources: softmax as in transformers' OlmoeTopKRouter; groups by DeepSeek-V2 (arXiv 2405.04434) and, with sigmoid and
-// correction, DeepSeek-V3 (arXiv 2412.19437); sparsemixer at inference by GRIN (arXiv 2409.12136).
-void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int lanes, int32_t* ids,
+// Chooses experts from logits [rows, columns], whose columns after the experts are ignored. Fills ids and weights [rows,
+// top_k], by falling score, and by rising id where scores are equal. Sources: softmax as in transformers' OlmoeTopKRouter;
+// groups by DeepSeek-V2 (arXiv 2405.04434) and, with sigmoid and correction, DeepSeek-V3 (arXiv 2412.19437); sparsemixer at
+// inference by GRIN (arXiv 2409.12136).
+void route(const Routing& routing, const RouterBiases& biases, const float* logits, int rows, int columns, int32_t* ids,
            float* weights);
 
-// Per expert, the tokens that chose it in rising order and their weights: ids and weights [rows, top_k] -> tokens and sorted
-// [rows * top_k], of which expert e owns [starts[e], starts[e + 1]).
+// Sorts ids and weights [rows, top_k] by expert: fills tokens and sorted [rows * top_k], of which expert e owns
+// [starts[e], starts[e + 1]), with its tokens in rising order.
 void list_by_expert(const int32_t* ids, const float* weights, int rows, int top_k, int experts, int32_t* tokens, float* sorted,
                     int64_t* starts);
 
 // gates[r] = sigmoid(logits[r, column]).
-void sigmoid_gates(const float* logits, int rows, int lanes, int column, float* gates);
+void sigmoid_gates(const float* logits, int rows, int columns, int column, float* gates);
 
 }  // namespace estream

@@ -21,7 +21,7 @@ void pause() {
 #endif
 }
 
-// Spins until done() or the spin time is over; true for the former.
+// Spins until done() is true or the spin time is over. Returns whether done() was true.
 template <typename Done>
 bool spin(Done&& done) {
   const auto end = std::chrono::steady_clock::now() + kSpin;
@@ -75,7 +75,7 @@ void ThreadPool::run_erased(int count, Call call, void* context) {
     wake_.notify_all();
   }
   take_tasks(0);
-  // Closed: whoever has not joined by now has nothing to do and need not be waited for.
+  // The run is closed. A worker that has not joined it finds no task, so nobody waits for it.
   state_.fetch_and(~kOpen);
   while ((state_.load(std::memory_order_acquire) & 0xffff) != 0)
     if (!spin([&] { return (state_.load(std::memory_order_acquire) & 0xffff) == 0; })) std::this_thread::yield();
@@ -84,7 +84,7 @@ void ThreadPool::run_erased(int count, Call call, void* context) {
 void ThreadPool::take_tasks(int thread) {
   for (int t = 0; t < threads(); t++) {
     Share& share = shares_[(thread + t) % threads()];
-    // Looking first keeps those who find nothing from writing to what others use.
+    // Reading first spares other threads' cache lines where there is nothing left to take.
     while (share.next.load(std::memory_order_relaxed) < share.end) {
       const int i = share.next.fetch_add(1, std::memory_order_relaxed);
       if (i < share.end) call_(context_, i, thread);

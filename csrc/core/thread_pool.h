@@ -1,6 +1,7 @@
-// The compute threads. Each begins with its own share of the task indices, the same in every run of as many, whose results
-// its caches may still hold; then it takes what others have not begun, one at a time, so that a thread held up elsewhere
-// (a reader lane on the same core) only delays the task it has begun. Which thread computes a task never changes its result.
+// The compute threads, with work stealing. Each thread begins with its own share of the task indices. Runs of equally many
+// tasks have equal shares, so a thread's caches may still hold what it computed before. A thread that is done takes tasks of
+// the others, one at a time, so a thread that is delayed (by a reader lane on the same core) delays only the task that it has
+// begun. Which thread computes a task never changes the result.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -21,7 +22,8 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls task(index, thread) for every index below count; returns when all are done. Tasks must not throw.
+  // Calls task(index, thread) for every index below count. Returns when all tasks are done. Tasks must not throw. One caller at
+  // a time.
   template <typename Task>
   void run(int count, Task&& task) {
     const auto call = [](void* context, int index, int thread) {
@@ -39,7 +41,7 @@ class ThreadPool {
   bool join(uint32_t& generation);
   bool has_news(uint32_t generation) const;
 
-  // Generation in the high half; in the low half an open flag and the number of workers inside the current run.
+  // High half: the number of the run (generation). Low half: whether it is open, and how many workers are inside it.
   std::atomic<uint64_t> state_{0};
   Call call_ = nullptr;
   void* context_ = nullptr;

@@ -1,5 +1,5 @@
 #define ESTREAM_VARIANT neon_dot
-#include "kernels/tile_neon_dot.h"
+#include "kernels/microkernel_neon_dot.h"
 #include "kernels/variant.inl.h"
 
 namespace estream {

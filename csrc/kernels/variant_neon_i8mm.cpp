@@ -1,5 +1,5 @@
 #define ESTREAM_VARIANT neon_i8mm
-#include "kernels/tile_neon_i8mm.h"
+#include "kernels/microkernel_neon_i8mm.h"
 #include "kernels/variant.inl.h"
 
 namespace estream {

@@ -1,5 +1,5 @@
 #define ESTREAM_VARIANT portable
-#include "kernels/tile_portable.h"
+#include "kernels/microkernel_portable.h"
 #include "kernels/variant.inl.h"
 
 namespace estream {

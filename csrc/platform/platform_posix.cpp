@@ -63,7 +63,7 @@ uint64_t kibibytes(const char* path, const std::string& label) {
 
 void* reserve(size_t bytes) {
   const size_t whole = round_up(bytes);
-  // One huge page more, so that an aligned range lies inside; what is outside it is given back.
+  // One more huge page, so that an aligned range lies inside. The rest is returned to the system.
   void* mapped = mmap(nullptr, whole + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) throw std::bad_alloc();
   auto* begin = static_cast<uint8_t*>(mapped);
@@ -161,7 +161,7 @@ ProcessMemory process_memory() {
 uint64_t available_memory() { return kibibytes("/proc/meminfo", "MemAvailable:"); }
 
 int usable_processors() {
-  // The kernel refuses a mask that is shorter than its own.
+  // The kernel refuses a mask shorter than its own, so longer ones are tried.
   for (int bits = CPU_SETSIZE; bits <= 1 << 20; bits *= 2) {
     cpu_set_t* mask = CPU_ALLOC(bits);
     const size_t bytes = CPU_ALLOC_SIZE(bits);
@@ -172,7 +172,7 @@ int usable_processors() {
   return 1;
 }
 
-// Numbers below 1 would mean groups of processes.
+// kill() would take numbers below 1 for groups of processes.
 bool process_lives(int64_t process) { return process > 0 && (kill(static_cast<pid_t>(process), 0) == 0 || errno == EPERM); }
 
 }  // namespace estream::platform

@@ -34,7 +34,7 @@ std::wstring wide(const std::string& text) {
   return result;
 }
 
-// Overlapped: reads through an ordinary handle take turns, whatever thread they come from.
+// The handle is overlapped, because reads through an ordinary one wait for each other even on different threads.
 File open_with(const std::wstring& path, DWORD flags) {
   constexpr DWORD kShare = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;
   const HANDLE handle =
@@ -42,7 +42,7 @@ File open_with(const std::wstring& path, DWORD flags) {
   return {reinterpret_cast<intptr_t>(handle), (flags & FILE_FLAG_NO_BUFFERING) != 0};
 }
 
-// A volume whose sectors are larger than our alignment refuses it.
+// A volume with sectors larger than kDirectAlignment refuses the read.
 bool direct_read_works(File file) {
   void* buffer = VirtualAlloc(nullptr, kDirectAlignment, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
   if (!buffer) return false;
@@ -53,8 +53,8 @@ bool direct_read_works(File file) {
 
 }  // namespace
 
-// Large pages are a privilege that ordinary users lack, and there is no fork. Committing counts against the system's limit
-// and so fails here, not in the middle of a sweep; memory is taken when a page is first written.
+// No large pages, which need a privilege that ordinary users lack. Committing counts against the system's limit, so it fails
+// here and not in the middle of a sweep; a page takes memory when it is first written.
 void* reserve(size_t bytes) {
   void* whole = VirtualAlloc(nullptr, bytes + kArenaAlignment, MEM_RESERVE, PAGE_NOACCESS);
   if (!whole) throw std::bad_alloc();
@@ -77,7 +77,7 @@ void release(void* address, size_t) {
   if (VirtualQuery(address, &about, sizeof about) != 0) VirtualFree(about.AllocationBase, 0, MEM_RELEASE);
 }
 
-// What is locked becomes resident at once, and must fit into the least that the process is left with.
+// Locking makes memory resident at once, and it must fit into the minimum working set, which is enlarged first.
 bool lock(void* address, size_t bytes) {
   SIZE_T least, most;
   const HANDLE self = GetCurrentProcess();
@@ -112,7 +112,7 @@ void close(File file) {
 }
 
 int64_t read_at(File file, void* buffer, size_t bytes, uint64_t offset) {
-  // Most volumes would take multiples of their own sector; those of 4096 bytes would not.
+  // A volume with smaller sectors would accept more; one with 4096 bytes would not.
   if (file.direct && (offset | bytes | reinterpret_cast<uintptr_t>(buffer)) % kDirectAlignment != 0)
     return -ERROR_INVALID_PARAMETER;
   const Handle event(CreateEventW(nullptr, TRUE, FALSE, nullptr));
@@ -128,7 +128,7 @@ int64_t read_at(File file, void* buffer, size_t bytes, uint64_t offset) {
   return GetLastError() == ERROR_HANDLE_EOF ? 0 : -last_error();
 }
 
-// Pages of files that nothing maps are free memory to Windows, and count against no process.
+// Windows counts cached pages of unmapped files as available memory, and to no process.
 void forget(File, uint64_t, size_t) {}
 
 std::string error_text(int code) {
@@ -158,7 +158,7 @@ uint64_t available_memory() {
   return std::min(status.ullAvailPhys, status.ullAvailPageFile);
 }
 
-// Of the process's own group: Windows counts 64 processors to each.
+// Within the process's own processor group, which has at most 64 processors.
 int usable_processors() {
   DWORD_PTR process = 0, system = 0;
   if (!GetProcessAffinityMask(GetCurrentProcess(), &process, &system) || process == 0) return 1;

@@ -52,11 +52,11 @@ void bind_shapes(nb::module_& m) {
   nb::class_<Router>(m, "Router")
       .def(
           "__init__",
-          [](Router* self, const Routing& choice, uintptr_t weight, int lanes, uintptr_t bias, uintptr_t correction) {
-            require(lanes > 0 && lanes % 16 == 0, "router: lanes must be a multiple of 16");
-            new (self) Router{choice, {floats_at(bias), floats_at(correction)}, floats_at(weight), lanes};
+          [](Router* self, const Routing& choice, uintptr_t weight, int columns, uintptr_t bias, uintptr_t correction) {
+            require(columns > 0 && columns % 16 == 0, "router: columns must be a multiple of 16");
+            new (self) Router{choice, {floats_at(bias), floats_at(correction)}, floats_at(weight), columns};
           },
-          "choice"_a, "weight"_a, "lanes"_a, "bias"_a = 0, "correction"_a = 0, nb::keep_alive<1, 2>());
+          "choice"_a, "weight"_a, "columns"_a, "bias"_a = 0, "correction"_a = 0, nb::keep_alive<1, 2>());
   nb::class_<Quantized>(m, "Quantized")
       .def(nb::init<Array<int8_t, 2>, Floats, Array<int32_t, 2>>(), "codes"_a.noconvert(), "scales"_a.noconvert(),
            "sums"_a.noconvert());
@@ -104,7 +104,7 @@ using Gates = std::optional<Array<float, 1>>;
 
 void route(CpuDevice& device, const Rows& x, const Norm& norm, const NormedOutput& to, const Router& router,
            const ChosenExperts& chosen) {
-  require(router.choice.experts + (chosen.gates ? 1 : 0) <= router.lanes, "route: the router has too few lanes");
+  require(router.choice.experts + (chosen.gates ? 1 : 0) <= router.columns, "route: the router has too few columns");
   device.route(x, norm, to, router, chosen);
 }
 

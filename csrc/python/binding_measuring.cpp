@@ -28,11 +28,11 @@ std::map<std::string, double> seconds(const CpuDevice& device) {
 // Operations that a bare loop of the kind's multiplications did on all threads; 0 where the variant has none.
 int64_t peak(CpuDevice& device, const std::string& kind, int64_t rounds) {
   const PeakLoops& loops = device.peak_loops();
-  const std::pair<const char*, int64_t (*)(int64_t)> kinds[] = {{"int8", loops.bytes},
-                                                                {"float32", loops.floats},
-                                                                {"bfloat16", loops.bfloats},
-                                                                {"int8 tiles", loops.byte_tiles},
-                                                                {"bfloat16 tiles", loops.bfloat_tiles}};
+  const std::pair<const char*, int64_t (*)(int64_t)> kinds[] = {{"int8", loops.int8},
+                                                                {"float32", loops.float32},
+                                                                {"bfloat16", loops.bf16},
+                                                                {"int8 tiles", loops.amx_int8},
+                                                                {"bfloat16 tiles", loops.amx_bf16}};
   require(rounds >= 1, "peak: rounds must be at least 1");
   for (const auto& [name, loop] : kinds)
     if (kind == name) return loop ? device.peak(loop, rounds) : 0;

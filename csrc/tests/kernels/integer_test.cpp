@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "tests/harness.h"
-#include "tests/kernels/tile_order.h"
+#include "tests/kernels/interleaved_product.h"
 
 namespace estream::tests {
 
@@ -50,10 +50,11 @@ struct WholeNumbers {
     return y;
   }
   // With rows in tile order, which a variant may read otherwise for few rows than for many.
-  std::vector<float> tiled_products(const Kernels& kernels, int rows) const {
+  std::vector<float> interleaved_products(const Kernels& kernels, int rows) const {
     PackedMatrix w = shape;
     w.data = bytes.data();
-    TileOrder tiles(kernels, {codes.data(), scales.data(), sums.data(), shape.inputs, kGroups}, nullptr, rows, shape.bits);
+    InterleavedProduct tiles(kernels, {codes.data(), scales.data(), sums.data(), shape.inputs, kGroups}, nullptr, rows,
+                             shape.bits);
     std::vector<float> y(rows * shape.outputs);
     const PanelOutput out = {Write::store, y.data(), shape.outputs, nullptr, nullptr};
     for (int panel = 0; panel < w.panels(); panel++) tiles.multiply(w, panel, out);
@@ -84,10 +85,10 @@ void integers_are_exact_in_every_variant() {
       const std::vector<float> want = test.expected();
       for_each_variant([&](const Kernels& kernels) {
         for (int rows = 1; rows <= kRows; rows++) {
-          CHECK(kernels.matmul_panel || kernels.fewest_tiled_rows == 1);
+          CHECK(kernels.matmul_panel || kernels.min_interleaved_rows == 1);
           CHECK(!kernels.matmul_panel || test.products(kernels, rows) == want);
-          if (!kernels.matmul_panel_tiled) continue;
-          const std::vector<float> tiled = test.tiled_products(kernels, rows);
+          if (!kernels.matmul_panel_interleaved) continue;
+          const std::vector<float> tiled = test.interleaved_products(kernels, rows);
           CHECK(std::equal(tiled.begin(), tiled.end(), want.begin()));
         }
       });

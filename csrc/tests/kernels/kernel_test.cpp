@@ -47,14 +47,14 @@ void check_rope(const Kernels& kernels, Random& random, int half, int head) {
   CHECK(close(want, x));
 }
 
-void check_router(const Kernels& kernels, Random& random, int lanes, int rows) {
+void check_router(const Kernels& kernels, Random& random, int columns, int rows) {
   constexpr int kHidden = 37, kStride = 40;
-  const std::vector<float> weight = random.values(kHidden * lanes), x = random.values(rows * kStride);
-  std::vector<float> logits(rows * lanes);
+  const std::vector<float> weight = random.values(kHidden * columns), x = random.values(rows * kStride);
+  std::vector<float> logits(rows * columns);
   std::vector<double> want(logits.size());
-  for (int i = 0; i < rows * lanes; i++)
-    for (int k = 0; k < kHidden; k++) want[i] += double{x[i / lanes * kStride + k]} * weight[k * lanes + i % lanes];
-  kernels.router(x.data(), kStride, rows, weight.data(), kHidden, lanes, logits.data());
+  for (int i = 0; i < rows * columns; i++)
+    for (int k = 0; k < kHidden; k++) want[i] += double{x[i / columns * kStride + k]} * weight[k * columns + i % columns];
+  kernels.router(x.data(), kStride, rows, weight.data(), kHidden, columns, logits.data());
   CHECK(close(want, logits));
 }
 
@@ -121,8 +121,8 @@ void float_kernels_match_their_definition() {
     for (const int columns : {1, 16, 44, 130}) check_norm(kernels, random, columns);
     for (const int columns : {1, 16, 44, 130}) check_layer_norm(kernels, random, columns);
     for (const int half : {1, 16, 22}) check_rope(kernels, random, half, 2 * half), check_rope(kernels, random, half, 50);
-    for (const int lanes : {16, 32, 80})
-      for (int rows = 1; rows <= 9; rows++) check_router(kernels, random, lanes, rows);
+    for (const int columns : {16, 32, 80})
+      for (int rows = 1; rows <= 9; rows++) check_router(kernels, random, columns, rows);
   });
 }
 
@@ -156,15 +156,16 @@ void checksums_are_those_of_xxh3() {
 }
 
 void routing_breaks_ties_by_id() {
-  constexpr int kRows = 40, kExperts = 10, kLanes = 16, kTop = 4;
+  constexpr int kRows = 40, kExperts = 10, kColumns = 16, kTop = 4;
   Random random{8};
-  std::vector<float> logits(kRows * kLanes, 99.0f), weights(kRows * kTop);  // lanes behind the experts do not count
+  std::vector<float> logits(kRows * kColumns, 99.0f), weights(kRows * kTop);  // columns behind the experts do not count
   std::vector<int32_t> ids(kRows * kTop);
-  for (int i = 0; i < kRows * kExperts; i++) logits[i / kExperts * kLanes + i % kExperts] = static_cast<float>(random.below(4));
+  for (int i = 0; i < kRows * kExperts; i++)
+    logits[i / kExperts * kColumns + i % kExperts] = static_cast<float>(random.below(4));
   for (const bool normalise : {false, true}) {
-    route({kExperts, kTop, Scoring::softmax, normalise}, {}, logits.data(), kRows, kLanes, ids.data(), weights.data());
+    route({kExperts, kTop, Scoring::softmax, normalise}, {}, logits.data(), kRows, kColumns, ids.data(), weights.data());
     for (int r = 0; r < kRows; r++)
-      check_routing(&logits[r * kLanes], kExperts, kTop, normalise, &ids[r * kTop], &weights[r * kTop]);
+      check_routing(&logits[r * kColumns], kExperts, kTop, normalise, &ids[r * kTop], &weights[r * kTop]);
   }
 }
 

@@ -13,12 +13,13 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 // Two sequences in one batch, whose states must not meet.
 struct LinearTest {
-  static constexpr int kFirst = 21, kTokens = 40, kTaps = 4;
+  static constexpr int kFirst = 21, kTokens = 40, kConvKernelSize = 4;
   const DeltaShape shape;
   const int width = 2 * shape.key_heads * shape.key_dim + shape.value_heads * shape.value_dim;
   const int values = shape.value_heads * shape.value_dim;
   Random random{9};
-  std::vector<float> x = random.values((kTokens + kTaps - 1) * width), weight = random.values(kTaps * width);
+  std::vector<float> x = random.values((kTokens + kConvKernelSize - 1) * width),
+                     weight = random.values(kConvKernelSize * width);
   std::vector<float> rates = random.values(kTokens * 2 * shape.value_heads), gates = random.values(kTokens * values);
   std::vector<float> log_rates = random.values(shape.value_heads), bias = random.values(shape.value_heads);
   std::vector<int32_t> positions;
@@ -33,7 +34,7 @@ struct LinearTest {
     std::vector<float> state(shape.value_heads * shape.key_dim * shape.value_dim, NAN), decays = rates;
     for (int t = 0; t < kTokens; t += at_once) {
       const int rows = std::min(at_once, kTokens - t);
-      device.causal_conv({&x[t * width], rows + kTaps - 1, width}, &positions[t], weight.data(), kTaps,
+      device.causal_conv({&x[t * width], rows + kConvKernelSize - 1, width}, &positions[t], weight.data(), kConvKernelSize,
                          {&mixed[t * width], rows, width});
       const Rows gate_rows = {&decays[t * 2 * shape.value_heads], rows, 2 * shape.value_heads};
       delta_gates(gate_rows, log_rates.data(), bias.data());
@@ -47,8 +48,9 @@ struct LinearTest {
   std::vector<double> convolved(int token) const {
     std::vector<double> row(width);
     for (int c = 0; c < width; c++) {
-      for (int back = 0; back < kTaps && back <= positions[token]; back++)
-        row[c] += double{x[(token + kTaps - 1 - back) * width + c]} * weight[(kTaps - 1 - back) * width + c];
+      for (int back = 0; back < kConvKernelSize && back <= positions[token]; back++)
+        row[c] +=
+            double{x[(token + kConvKernelSize - 1 - back) * width + c]} * weight[(kConvKernelSize - 1 - back) * width + c];
       row[c] *= sigmoid(row[c]);
     }
     return row;

@@ -6,7 +6,7 @@
 #include "core/cpu_device.h"
 #include "core/pack.h"
 #include "tests/harness.h"
-#include "tests/kernels/tile_order.h"
+#include "tests/kernels/interleaved_product.h"
 
 namespace estream::tests {
 
@@ -123,8 +123,8 @@ void check_products(Random& random, const Matrix& m, int rows_from, int rows_to)
           if (kernels.matmul_panel)
             check_write(w, write, of_codes, from, rows,
                         [&](int panel, const PanelOutput& out) { kernels.matmul_panel(w, panel, q.view(), from, rows, out); });
-          if (kernels.matmul_panel_tiled) {
-            TileOrder tiles(kernels, q.view(), from, rows, w.bits);
+          if (kernels.matmul_panel_interleaved) {
+            InterleavedProduct tiles(kernels, q.view(), from, rows, w.bits);
             check_write(w, write, of_codes, from, rows,
                         [&](int panel, const PanelOutput& out) { tiles.multiply(w, panel, out); });
           }

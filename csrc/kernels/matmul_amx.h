@@ -1,8 +1,8 @@
-// Blocks of 16 rows with AMX: one tile instruction multiplies 16 rows, 16 outputs and 64 inputs. Rows are brought into tile
-// order once for all panels of a matrix; few rows go the way of AVX-512 VNNI. Both give the same bits: the same exact
-// integers, scaled and summed in the same order.
+// Products of blocks of 16 rows with AMX: one instruction multiplies 16 rows, 16 outputs and 64 inputs. Rows are copied into
+// the layout of AMX tiles once for all panels of a matrix. Few rows take the product of AVX-512 VNNI instead. Both give the
+// same bits: the same exact integers, scaled and summed in the same order.
 #pragma once
-#include "kernels/tiled.inl.h"
+#include "kernels/interleaved.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
@@ -15,7 +15,7 @@ struct alignas(64) TileConfig {
 };
 
 ESTREAM_INLINE void load_tile_config(const TileConfig& config) {
-  // GCC's intrinsic names only eight bytes of it as read.
+  // GCC believes that its intrinsic reads only eight bytes of the configuration.
   asm volatile("" : : "m"(config));
   _tile_loadconfig(&config);
 }
@@ -69,7 +69,7 @@ inline void multiply_block(const int8_t* rows, int blocks, int32_t* products) {
   _tile_stored(1, products + 256, 64);
 }
 
-// sums += products * scales of 16 rows and 32 outputs.
+// sum += products * scales, for 16 rows and 32 outputs.
 inline void scale_block(const int32_t (&products)[2][16][16], const float* row_scales, F16 s0, F16 s1, float* sum) {
   for (int r = 0; r < 16; r++, sum += kPanel) {
     const F16 a = set1(row_scales[r]);
@@ -81,7 +81,8 @@ inline void scale_block(const int32_t (&products)[2][16][16], const float* row_s
 }
 
 // Codes [columns / 64, blocks, 16, 64] and scales [groups, blocks, 16], padded with zeros.
-inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int /*bits*/, int block, const TiledRows& to) {
+inline void interleave_rows(const QuantizedRows& x, const int32_t* x_rows, int count, int /*bits*/, int block,
+                            const InterleavedRows& to) {
   const int present = count - block * 16 < 16 ? count - block * 16 : 16;
   for (int r = 0; r < 16; r++) {
     const int64_t row = r >= present ? 0 : x_rows ? x_rows[block * 16 + r] : block * 16 + r;
@@ -98,7 +99,8 @@ inline void tile_rows(const QuantizedRows& x, const int32_t* x_rows, int count, 
 }
 
 template <int BITS, int GROUP>
-inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out, float* sums) {
+inline void panel_amx(const PackedMatrix& w, int panel, const InterleavedRows& x, int count, const PanelOutput& out,
+                      float* sums) {
   alignas(64) uint8_t weights[GROUP * 32];
   alignas(64) int32_t products[2][2][16][16];
   const int groups = w.groups(), row_blocks = (count + 15) / 16;
@@ -118,7 +120,7 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
     const F16 s0 = load_half(scales), s1 = load_half(scales + 16);
     const int8_t* rows = x.codes + g * GROUP / 64 * x.blocks * kTileBytes + g * GROUP % 64;
     const float* row_scales = x.scales + static_cast<int64_t>(g) * x.blocks * 16;
-    // The next block is multiplied while this one's products are scaled: the tiles' latency is long.
+    // The next block is multiplied while this one's products are scaled, because AMX has a long latency.
     multiply_block<GROUP>(rows, x.blocks, &products[0][0][0][0]);
     for (int b = 0; b < row_blocks; b++) {
       if (b + 1 < row_blocks) multiply_block<GROUP>(rows + (b + 1) * kTileBytes, x.blocks, &products[(b + 1) % 2][0][0][0]);
@@ -126,12 +128,12 @@ inline void panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, in
     }
   }
   _tile_release();
-  emit_rows(sums, 0, count, panel, w.outputs, out);
+  epilogue_rows(sums, 0, count, panel, w.outputs, out);
 }
 
-inline void matmul_panel_tiled(const PackedMatrix& w, int panel, const TiledRows& x, int count, const PanelOutput& out,
-                               float* scratch) {
-  for_layout(w, [&]<int BITS, int GROUP>() { panel_tiled<BITS, GROUP>(w, panel, x, count, out, scratch); });
+inline void matmul_panel_interleaved(const PackedMatrix& w, int panel, const InterleavedRows& x, int count,
+                                     const PanelOutput& out, float* scratch) {
+  for_layout(w, [&]<int BITS, int GROUP>() { panel_amx<BITS, GROUP>(w, panel, x, count, out, scratch); });
 }
 
 }  // namespace estream::ESTREAM_VARIANT

@@ -1,20 +1,20 @@
-// The integer tile with the matrix product of two rows and two outputs over eight signed bytes.
+// The integer micro-kernel with NEON's matrix product of two rows and two outputs over eight signed bytes.
 #pragma once
 #include "kernels/row_pointers.h"
 #include "kernels/simd_neon.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-constexpr int kTileRows = 8;
+constexpr int kMicrokernelRows = 8;
 
-// Of two rows the first, or the second, eight bytes each.
+// The first eight bytes of two rows, or the last eight.
 inline int8x16_t pair_low(int8x16_t a, int8x16_t b) {
   return vreinterpretq_s8_s64(vzip1q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
 }
 inline int8x16_t pair_high(int8x16_t a, int8x16_t b) {
   return vreinterpretq_s8_s64(vzip2q_s64(vreinterpretq_s64_s8(a), vreinterpretq_s64_s8(b)));
 }
-// Of two vectors of four outputs the first, or the last, two outputs with the bytes of both.
+// The first two outputs of two vectors of four, or the last two, with the bytes of both vectors.
 inline int8x16_t zip_low(int8x16_t a, int8x16_t b) {
   return vreinterpretq_s8_s32(vzip1q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
 }
@@ -22,7 +22,7 @@ inline int8x16_t zip_high(int8x16_t a, int8x16_t b) {
   return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_s8(a), vreinterpretq_s32_s8(b)));
 }
 
-// Four outputs' weights of four inputs each, twice, from 4 or from two times 8 bits.
+// The weights of four outputs: of four inputs in `first`, of the next four in `second`.
 template <int BITS>
 inline void unpack(const uint8_t* bytes, int8x16_t& first, int8x16_t& second) {
   const uint8x16_t w = vld1q_u8(bytes);
@@ -30,14 +30,14 @@ inline void unpack(const uint8_t* bytes, int8x16_t& first, int8x16_t& second) {
     first = vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15)));
     second = vreinterpretq_s8_u8(vshrq_n_u8(w, 4));
   } else {
-    // Without its offset of 128 a byte is a signed number.
-    const uint8x16_t offset = vdupq_n_u8(128);
-    first = vreinterpretq_s8_u8(veorq_u8(w, offset));
-    second = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(bytes + 128), offset));
+    // Less its zero point of 128, a byte is a signed number.
+    const uint8x16_t zero_point = vdupq_n_u8(128);
+    first = vreinterpretq_s8_u8(veorq_u8(w, zero_point));
+    second = vreinterpretq_s8_u8(veorq_u8(vld1q_u8(bytes + 128), zero_point));
   }
 }
 
-// The products of P pairs of rows with eight outputs over eight inputs; a sum holds two rows by two outputs.
+// The products of P pairs of rows with eight outputs over eight inputs. Each accumulator holds two rows by two outputs.
 template <int P, int BITS>
 inline void step(int32x4_t (&acc)[P][4], const uint8_t* bytes, const int8x16_t (&rows)[P]) {
   for (int v = 0; v < 2; v++) {
@@ -66,9 +66,9 @@ inline void multiply(int32x4_t (&acc)[P][4], const uint8_t* bytes, const int8_t*
   }
 }
 
-// A quarter of a panel at a time, so that the sums of eight rows stay in registers. An odd row is its own partner.
+// A quarter of a panel at a time, so that the sums of eight rows stay in registers. An odd last row is paired with itself.
 template <int R, int BITS, int GROUP>
-inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
+inline void microkernel(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
   constexpr int kPairs = (R + 1) / 2;
   constexpr int kCodesBytes = 4 * BITS * GROUP;
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = zero();

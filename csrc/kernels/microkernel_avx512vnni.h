@@ -1,4 +1,5 @@
-// The integer tile with AVX-512 VNNI: four products of unsigned weights and signed activations per 32-bit lane.
+// The integer micro-kernel with AVX-512 VNNI: each 32-bit element adds four products of unsigned weights and signed
+// activations.
 #pragma once
 #include <cstring>
 
@@ -8,17 +9,17 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-// Two halves of six rows keep 12 integer and 12 float accumulators in the 32 registers, with room for the weights.
-constexpr int kTileRows = 6;
-// Against unpacked weights seven rows keep 14 accumulators, and 14 sums from one group to the next.
+// The 32 registers hold 12 integer and 12 float accumulators, two of each for six rows, and weights.
+constexpr int kMicrokernelRows = 6;
+// With unpacked weights the registers hold 14 integer accumulators and 14 float sums of seven rows.
 constexpr int kBlockRows = 7;
 constexpr int kGroupsAtOnce = 2;
-// So few rows are multiplied sooner with weights unpacked anew for each block than to memory once.
+// Up to this many rows, unpacking weights in registers for each block is faster than unpacking them to memory once.
 constexpr int kPackedRows = 2 * kBlockRows;
-constexpr int kFewestBlockedRows = 1;
+constexpr int kMinBlockedRows = 1;
 constexpr bool kSplitBytes = false;
-// Floats around it lie 1 apart, so that the bits of it and a whole number added are those of their sum.
-constexpr float kStartFloat = 12582912.0f;  // 1.5 * 2^23
+// Floats near this one lie 1 apart, so adding an integer to its bits gives the bits of the float sum.
+constexpr float kMagicFloat = 12582912.0f;  // 1.5 * 2^23
 
 inline __m512i broadcast4(const int8_t* p) {
   int32_t word;
@@ -26,14 +27,14 @@ inline __m512i broadcast4(const int8_t* p) {
   return _mm512_set1_epi32(word);
 }
 
-// Four products of unsigned and signed bytes, added to each lane. Assembly because GCC 12 copies the accumulator of its own
-// intrinsic around each use, at the cost of half the products.
+// Adds four products of unsigned and signed bytes to each 32-bit element. Assembly, because GCC 12 copies the accumulator
+// around each use of its own intrinsic, which halves the speed.
 ESTREAM_INLINE void dot4(__m512i& acc, __m512i unsigned4, __m512i signed4) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(unsigned4), "v"(signed4));
 }
 
 template <int R, int BITS, int GROUP>
-inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
+inline void microkernel(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
   constexpr int kStep = BITS == 4 ? 8 : 4;
   const __m512i low = _mm512_set1_epi8(15);
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = zero();

@@ -1,4 +1,4 @@
-// The integer tile with AVX2, and with AVX-VNNI's 256-bit dot product where the compiler may use it.
+// The integer micro-kernel with AVX2, or with AVX-VNNI's 256-bit dot product where the compiler may use it.
 #pragma once
 #include <cstring>
 
@@ -8,12 +8,12 @@
 
 namespace estream::ESTREAM_VARIANT {
 
-constexpr int kTileRows = 2;
-// Against unpacked weights three rows keep 12 accumulators in the 16 registers.
+constexpr int kMicrokernelRows = 2;
+// With unpacked weights the 16 registers hold the 12 accumulators of three rows.
 constexpr int kBlockRows = 3;
 constexpr int kGroupsAtOnce = 1;
 constexpr int kPackedRows = 0;
-constexpr float kStartFloat = 0.0f;
+constexpr float kMagicFloat = 0.0f;
 
 inline __m256i broadcast4(const int8_t* p) {
   int32_t word;
@@ -23,21 +23,21 @@ inline __m256i broadcast4(const int8_t* p) {
 
 #if defined(__AVXVNNI__)
 constexpr bool kSplitBytes = false;
-constexpr int kFewestBlockedRows = kBlockRows;
+constexpr int kMinBlockedRows = kBlockRows;
 
-// acc += dot of four unsigned bytes of w and four signed bytes of a. Assembly because GCC 12 copies the accumulator of its
-// own intrinsic around each use.
+// acc += dot product of four unsigned bytes of w and four signed bytes of a. Assembly, because GCC 12 copies the accumulator
+// around each use of its own intrinsic.
 ESTREAM_INLINE void dot4_vnni(__m256i& acc, __m256i w, __m256i a) {
   asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(a));
 }
 #else
-// Whole bytes would overflow the 16 bits in which AVX2 adds pairs of products.
+// AVX2 adds pairs of products in 16 bits, which products of whole bytes would overflow.
 constexpr bool kSplitBytes = true;
-// Splitting them is much work for few rows.
-constexpr int kFewestBlockedRows = 8;
+// For fewer rows splitting the bytes costs more than it saves.
+constexpr int kMinBlockedRows = 8;
 #endif
 
-// acc += dot of four unsigned bytes of w, at most LARGEST, and four signed bytes of a, exactly.
+// acc += dot product of four unsigned bytes of w, at most LARGEST, and four signed bytes of a. Exact.
 template <int LARGEST>
 inline __m256i dot4(__m256i acc, __m256i w, __m256i a) {
 #if defined(__AVXVNNI__)
@@ -46,7 +46,7 @@ inline __m256i dot4(__m256i acc, __m256i w, __m256i a) {
   if constexpr (LARGEST <= 15) {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(_mm256_maddubs_epi16(w, a), _mm256_set1_epi16(1)));
   } else {
-    // Pairs of full bytes would saturate 16 bits, so even and odd bytes are widened first.
+    // Pairs of products of whole bytes would saturate 16 bits, so even and odd bytes are widened first.
     const __m256i even_w = _mm256_and_si256(w, _mm256_set1_epi16(255)), odd_w = _mm256_srli_epi16(w, 8);
     const __m256i even_a = _mm256_srai_epi16(_mm256_slli_epi16(a, 8), 8), odd_a = _mm256_srai_epi16(a, 8);
     acc = _mm256_add_epi32(acc, _mm256_madd_epi16(even_w, even_a));
@@ -56,7 +56,7 @@ inline __m256i dot4(__m256i acc, __m256i w, __m256i a) {
 }
 
 template <int R, int BITS, int GROUP>
-inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
+inline void microkernel(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
   constexpr int kStep = BITS == 4 ? 8 : 4;
   const __m256i low = _mm256_set1_epi8(15);
   for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = zero();

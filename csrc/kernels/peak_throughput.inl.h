@@ -1,9 +1,10 @@
-// Bare loops of a variant's densest instructions on registers: what products could reach if nothing else were needed. Each
-// returns the operations that it has done; a multiplication and an addition are two. Assembly, so that nothing is left out.
+// Measures a variant's peak throughput: loops of nothing but its multiply-add instructions, on registers. Each loop returns the
+// operations that it did, where a multiply-add counts as two. Assembly keeps the compiler from removing the work.
 #pragma once
 #include "kernels/kernels.h"
 
-// `op` is one instruction with n for the number of its destination; twelve of them depend on nothing but their own last.
+// `op` is one instruction, in which n stands for the number of its destination register. Each of the twelve chains depends on
+// itself alone.
 #define ESTREAM_PEAK_LOOP(clear, op)                                                                                     \
   asm volatile(".irp n,0,1,2,3,4,5,6,7,8,9,10,11,14,15\n" clear                                                          \
                "\n.endr\n"                                                                                               \
@@ -19,12 +20,12 @@ namespace estream::ESTREAM_VARIANT {
 
 #if defined(__AVX512VNNI__)
 
-inline int64_t byte_peak(int64_t rounds) {
+inline int64_t int8_peak(int64_t rounds) {
   const int64_t done = rounds * 12 * 128;
   ESTREAM_PEAK_LOOP("vpxord %%zmm\\n, %%zmm\\n, %%zmm\\n", "vpdpbusd %%zmm14, %%zmm15, %%zmm\\n");
   return done;
 }
-inline int64_t float_peak(int64_t rounds) {
+inline int64_t float32_peak(int64_t rounds) {
   const int64_t done = rounds * 12 * 32;
   ESTREAM_PEAK_LOOP("vpxord %%zmm\\n, %%zmm\\n, %%zmm\\n", "vfmadd231ps %%zmm14, %%zmm15, %%zmm\\n");
   return done;
@@ -32,7 +33,7 @@ inline int64_t float_peak(int64_t rounds) {
 
 #elif defined(__AVX2__)
 
-inline int64_t byte_peak(int64_t rounds) {
+inline int64_t int8_peak(int64_t rounds) {
   const int64_t done = rounds * 12 * 64;
 #if defined(__AVXVNNI__)
   ESTREAM_PEAK_LOOP("vpxor %%ymm\\n, %%ymm\\n, %%ymm\\n", "%{vex%} vpdpbusd %%ymm14, %%ymm15, %%ymm\\n");
@@ -41,7 +42,7 @@ inline int64_t byte_peak(int64_t rounds) {
 #endif
   return done;
 }
-inline int64_t float_peak(int64_t rounds) {
+inline int64_t float32_peak(int64_t rounds) {
   const int64_t done = rounds * 12 * 16;
   ESTREAM_PEAK_LOOP("vpxor %%ymm\\n, %%ymm\\n, %%ymm\\n", "vfmadd231ps %%ymm14, %%ymm15, %%ymm\\n");
   return done;
@@ -50,7 +51,7 @@ inline int64_t float_peak(int64_t rounds) {
 #endif
 
 #if defined(__AVX512BF16__)
-inline int64_t bfloat_peak(int64_t rounds) {
+inline int64_t bf16_peak(int64_t rounds) {
   const int64_t done = rounds * 12 * 64;
   ESTREAM_PEAK_LOOP("vpxord %%zmm\\n, %%zmm\\n, %%zmm\\n", "vdpbf16ps %%zmm14, %%zmm15, %%zmm\\n");
   return done;
@@ -58,9 +59,9 @@ inline int64_t bfloat_peak(int64_t rounds) {
 #endif
 
 #if defined(__AMX_INT8__)
-// `multiply` adds to four tiles; inputs is how many one of its products has.
+// `multiply` adds products of `inputs` inputs to four tiles.
 template <typename Multiply>
-inline int64_t tile_peak(int64_t rounds, int inputs, Multiply multiply) {
+inline int64_t amx_peak(int64_t rounds, int inputs, Multiply multiply) {
   configure_tiles<64>();
   _tile_zero(2);
   _tile_zero(4);
@@ -68,16 +69,16 @@ inline int64_t tile_peak(int64_t rounds, int inputs, Multiply multiply) {
   _tile_release();
   return rounds * 4 * 2 * 16 * 16 * inputs;
 }
-inline int64_t byte_tile_peak(int64_t rounds) {
-  return tile_peak(rounds, 64, [] {
+inline int64_t amx_int8_peak(int64_t rounds) {
+  return amx_peak(rounds, 64, [] {
     _tile_dpbssd(0, 2, 4);
     _tile_dpbssd(1, 2, 4);
     _tile_dpbssd(3, 2, 4);
     _tile_dpbssd(5, 2, 4);
   });
 }
-inline int64_t bfloat_tile_peak(int64_t rounds) {
-  return tile_peak(rounds, 32, [] {
+inline int64_t amx_bf16_peak(int64_t rounds) {
+  return amx_peak(rounds, 32, [] {
     _tile_dpbf16ps(0, 2, 4);
     _tile_dpbf16ps(1, 2, 4);
     _tile_dpbf16ps(3, 2, 4);

@@ -1,11 +1,11 @@
-// The integer tile with NEON's dot product of four signed bytes.
+// The integer micro-kernel with NEON's dot product of four signed bytes.
 #pragma once
 #include "kernels/row_pointers.h"
 #include "kernels/simd_neon.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-constexpr int kTileRows = 4;
+constexpr int kMicrokernelRows = 4;
 
 // acc[v] += products of sixteen outputs with the four codes in one lane of `codes`.
 template <int LANE, int R>
@@ -22,7 +22,7 @@ inline void step(int32x4_t (&acc)[R][4], const uint8_t* bytes, const int8x16_t (
       multiply<FIRST>(acc, v, vreinterpretq_s8_u8(vandq_u8(w, vdupq_n_u8(15))), codes);
       multiply<FIRST + 1>(acc, v, vreinterpretq_s8_u8(vshrq_n_u8(w, 4)), codes);
     } else {
-      // Without its offset of 128 a byte is a signed number.
+      // Less its zero point of 128, a byte is a signed number.
       multiply<FIRST>(acc, v, vreinterpretq_s8_u8(veorq_u8(w, vdupq_n_u8(128))), codes);
     }
   }
@@ -30,7 +30,7 @@ inline void step(int32x4_t (&acc)[R][4], const uint8_t* bytes, const int8x16_t (
 
 // Half a panel at a time, so that the sums of four rows stay in registers.
 template <int R, int BITS, int GROUP>
-inline void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
+inline void microkernel(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]) {
   constexpr int kCodesBytes = 4 * BITS * GROUP;
   for (int half = 0; half < 2; half++) {
     for (int r = 0; r < R; r++) sum[r][half] = zero();
