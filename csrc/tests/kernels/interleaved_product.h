@@ -1,4 +1,4 @@
-// Rows in the order in which a variant multiplies many of them.
+// The product of interleaved rows, as the CPU device calls it.
 #pragma once
 #include <vector>
 
@@ -13,7 +13,7 @@ struct InterleavedProduct {
   std::vector<int8_t> codes;
   std::vector<float> scales, sums = std::vector<float>(padded * kPanel);
   std::vector<int32_t> initial_sums;
-  const InterleavedRows tiles;
+  const InterleavedRows interleaved;
 
   InterleavedProduct(const Kernels& kernels, const QuantizedRows& x, const int32_t* x_rows, int rows, int bits)
       : kernels(kernels),
@@ -21,11 +21,11 @@ struct InterleavedProduct {
         codes(padded * ((x.columns + 63) / 64 * 64)),
         scales(padded * x.groups),
         initial_sums(padded * x.groups),
-        tiles{codes.data(), scales.data(), initial_sums.data(), blocks} {
-    for (int block = 0; block < blocks; block++) kernels.interleave_rows(x, x_rows, rows, bits, block, tiles);
+        interleaved{codes.data(), scales.data(), initial_sums.data(), blocks} {
+    for (int block = 0; block < blocks; block++) kernels.interleave_rows(x, x_rows, rows, bits, block, interleaved);
   }
   void multiply(const PackedMatrix& w, int panel, const PanelOutput& out) {
-    kernels.matmul_panel_interleaved(w, panel, tiles, rows, out, sums.data());
+    kernels.matmul_panel_interleaved(w, panel, interleaved, rows, out, sums.data());
   }
 };
 

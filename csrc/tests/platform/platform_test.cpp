@@ -23,20 +23,6 @@ void platform_tells_memory_and_processors() {
   CHECK(platform::process_lives(getpid()) && !platform::process_lives(0x3ffffffc));
 }
 
-void arena_is_aligned_zeroed_writable() {
-  for (const size_t bytes : {size_t{1}, (size_t{2} << 20) + 1, size_t{5} << 20}) {
-    Arena arena(bytes);
-    arena.populate(0, bytes / 2);
-    CHECK(arena.bytes() == bytes && reinterpret_cast<uintptr_t>(arena.base()) % (2u << 20) == 0);
-    CHECK(std::all_of(arena.base(), arena.base() + bytes, [](uint8_t b) { return b == 0; }));
-    std::memset(arena.base(), 0xa5, bytes);
-    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
-    // Whether the limits allow it or not, what is there stays.
-    arena.lock();
-    CHECK(arena.base()[0] == 0xa5 && arena.base()[bytes - 1] == 0xa5);
-  }
-}
-
 // What a package's pages are padded to. Windows reads past its cache wherever these tests run, and refuses all else.
 void direct_reads_take_multiples_of_64_kib() {
   constexpr uint64_t kPad = 64 << 10, kSize = 9 * kPad + 1000;

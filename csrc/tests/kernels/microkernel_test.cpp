@@ -1,4 +1,4 @@
-// Products whose floats are all whole numbers: a single wrong integer shows.
+// Products in which all floats are integers, so that a single wrong integer is seen.
 #include <algorithm>
 
 #include "tests/harness.h"
@@ -18,7 +18,7 @@ struct WholeNumbers {
   std::vector<float> scales = std::vector<float>(kRows * kGroups, 1.0f);
   std::vector<int32_t> sums = std::vector<int32_t>(kRows * kGroups);
 
-  // Half of the codes are the largest or the smallest there are, where narrow sums would overflow.
+  // Half of the codes are the largest or the smallest possible, so that sums of too few bits would overflow.
   WholeNumbers(Random& random, const PackedMatrix& packed) : shape(packed) {
     for (size_t i = 0; i < bytes.size(); i++)
       bytes[i] = static_cast<uint8_t>(random.below(2) ? random.bits() : 0u - random.below(2));
@@ -49,15 +49,15 @@ struct WholeNumbers {
     }
     return y;
   }
-  // With rows in tile order, which a variant may read otherwise for few rows than for many.
+  // The product of interleaved rows. A variant may multiply few rows in another way than many.
   std::vector<float> interleaved_products(const Kernels& kernels, int rows) const {
     PackedMatrix w = shape;
     w.data = bytes.data();
-    InterleavedProduct tiles(kernels, {codes.data(), scales.data(), sums.data(), shape.inputs, kGroups}, nullptr, rows,
-                             shape.bits);
+    InterleavedProduct product(kernels, {codes.data(), scales.data(), sums.data(), shape.inputs, kGroups}, nullptr, rows,
+                               shape.bits);
     std::vector<float> y(rows * shape.outputs);
     const PanelOutput out = {Write::store, y.data(), shape.outputs, nullptr, nullptr};
-    for (int panel = 0; panel < w.panels(); panel++) tiles.multiply(w, panel, out);
+    for (int panel = 0; panel < w.panels(); panel++) product.multiply(w, panel, out);
     return y;
   }
   std::vector<float> products(const Kernels& kernels, int rows) const {
@@ -88,8 +88,8 @@ void integers_are_exact_in_every_variant() {
           CHECK(kernels.matmul_panel || kernels.min_interleaved_rows == 1);
           CHECK(!kernels.matmul_panel || test.products(kernels, rows) == want);
           if (!kernels.matmul_panel_interleaved) continue;
-          const std::vector<float> tiled = test.interleaved_products(kernels, rows);
-          CHECK(std::equal(tiled.begin(), tiled.end(), want.begin()));
+          const std::vector<float> interleaved = test.interleaved_products(kernels, rows);
+          CHECK(std::equal(interleaved.begin(), interleaved.end(), want.begin()));
         }
       });
     }

@@ -1,4 +1,6 @@
-// The thread pool and the reader.
+// The reader lanes.
+#include "core/reader.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
@@ -11,16 +13,12 @@
 #include <thread>
 
 #include "core/arena.h"
-#include "core/reader.h"
-#include "core/thread_pool.h"
 #include "tests/harness.h"
 #include "tests/test_file.h"
 
 namespace estream::tests {
 
 namespace {
-
-void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
 ReadOutcome settled(Reader& reader, uint64_t ticket) {
   for (int i = 0; i < 600; i++)
@@ -56,7 +54,7 @@ void check_runs(Reader& reader, Arena& arena, Random& random) {
 
 std::atomic<int> busy_lanes{0};
 
-// So slow that the queue stays long.
+// Slow enough that the queue stays long.
 uint64_t slow_zero(const void*, size_t) {
   busy_lanes++;
   sleep_ms(2);
@@ -74,7 +72,7 @@ uint64_t submit_many(Reader& reader, Arena& arena) {
   return first;
 }
 
-// Whether no lane is at work and nothing writes to the memory any more, the end of which was never read.
+// Whether no lane works, nothing writes to the memory any more, and its end was never read.
 bool is_still(const Arena& arena) {
   if (busy_lanes > 0) return false;
   const std::vector<uint8_t> before(arena.base(), arena.base() + arena.bytes());
@@ -91,36 +89,6 @@ int64_t live_threads() {
 
 }  // namespace
 
-void pool_runs_every_index_once() {
-  for (int threads = 1; threads <= 4; threads++) {
-    ThreadPool pool(threads);
-    for (int run = 0; run < 400; run++) {
-      const int count = run % 50 == 49 ? 1000 : run % 9;
-      std::vector<int> results(count), want(count);
-      for (int i = 0; i < count; i++) want[i] = i * i + 1;
-      // Plain integers: a sanitizer sees whether a run's writes happen before its end.
-      pool.run(count, [&](int i, int thread) { results[i] += thread >= 0 && thread < threads ? i * i + 1 : -1; });
-      CHECK(results == want);
-    }
-  }
-}
-
-// Every task waits until all threads are inside one: the run only ends in time if each of them woke up.
-void pool_wakes_sleeping_workers() {
-  for (int threads = 2; threads <= 4; threads++) {
-    ThreadPool pool(threads);
-    for (int run = 0; run < 5; run++) {
-      sleep_ms(2);
-      std::atomic<int> inside{0};
-      const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-      pool.run(threads, [&](int, int) {
-        for (inside++; inside < threads && std::chrono::steady_clock::now() < deadline;) std::this_thread::yield();
-      });
-      CHECK(inside == threads && std::chrono::steady_clock::now() < deadline);
-    }
-  }
-}
-
 void reader_reads_runs_direct_and_buffered() {
   const TestFile file;
   Random random{1};
@@ -135,7 +103,7 @@ void reader_reads_runs_direct_and_buffered() {
       }
 }
 
-// Parts of any order and length under one ticket, while runs are read too; one that ends behind the file fails all.
+// Parts in any order and of any length share one ticket, while runs are read too. A part after the end of the file fails all.
 void reader_gathers_scattered_parts() {
   const TestFile file;
   Random random{2};
@@ -244,14 +212,14 @@ void reader_leaves_no_thread() {
   CHECK(live_threads() <= before);
 }
 
-// Publishing ends a page's use of its memory: whoever is told that it failed may read something else to that place.
+// Once a page is published as failed, its memory may be used for another read. So no lane may write to it then.
 void reader_publishes_failures_last() {
   const TestFile file(0);
   Arena arena(30000 * kBlock);  // never touched: the file is empty
   Reader reader(file.paths, 2, kBlock, false, checksum);
   const uint64_t ticket = reader.submit(0, 0, arena.base(), arena.bytes(), {{0, arena.bytes(), 0, true}});
   CHECK(settled(reader, ticket).state == ReadState::failed_short && reader.stats().requests == 30000);
-  // More pages than are kept, while requests of the first are still queued.
+  // Submits more pages than the reader keeps, while requests of the first are still queued.
   const uint64_t first = reader.submit(0, 0, arena.base(), arena.bytes(), {{0, arena.bytes(), 0, true}});
   std::vector<PagePart> tiny;
   for (uint64_t i = 0; i < 20000; i++) tiny.push_back({i, 1, 0, false});
