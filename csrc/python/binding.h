@@ -49,8 +49,10 @@ void bind_platform(nb::module_& m);
 void bind_device(nb::module_& m);
 void bind_routing(nb::module_& m);
 void bind_linear(nb::module_& m);
-// The methods of the device that compute experts, and those that measure.
+// Parts of the device.
 void bind_experts(nb::module_& m, nb::class_<CpuDevice>& device);
+void bind_norms(nb::module_& m, nb::class_<CpuDevice>& device);
+void bind_attention(nb::module_& m, nb::class_<CpuDevice>& device);
 void bind_measuring(nb::class_<CpuDevice>& device);
 
 }  // namespace estream::binding

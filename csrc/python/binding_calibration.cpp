@@ -35,10 +35,21 @@ class CodeChooser {
 }  // namespace
 
 void bind_calibration(nb::module_& m) {
-  nb::class_<CodeChooser>(m, "CodeChooser")
+  nb::class_<CodeChooser>(m, "CodeChooser",
+                          "Chooses 4-bit codes for weights whose inputs are known (docs/quantization.md), on its own threads.")
       .def(nb::init<int>(), "threads"_a)
       .def("choose", &CodeChooser::choose, "weights"_a.noconvert(), "moments"_a.noconvert(), "feedback"_a.noconvert(),
-           "order"_a.noconvert(), "group"_a, "codes"_a.noconvert(), "scales"_a.noconvert(), ReleaseGil());
+           "order"_a.noconvert(), "group"_a, "codes"_a.noconvert(), "scales"_a.noconvert(), ReleaseGil(),
+           R"(Choose codes for ``weights`` [rows, columns], where missing columns up to the inputs are zero.
+
+moments: [inputs, inputs], the second moments of the inputs (GPTQ's Hessian).
+feedback: [inputs, inputs], strictly lower triangular in the order of ``order`` (LDLQ).
+order: [inputs], the inputs in the order in which the first pass chooses codes.
+group: 32, 64 or 128 inputs that share a scale.
+codes: [rows, inputs], out, in -8..7.
+scales: [rows, inputs / group], out, the bits of fp16.
+
+The number of threads does not change the result.)");
 }
 
 }  // namespace estream::binding

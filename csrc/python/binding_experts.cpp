@@ -105,22 +105,39 @@ void experts(CpuDevice& device, const Expert& e, const std::vector<RoutedPage>& 
 }
 
 template <typename X>
-void bind_calls(nb::class_<CpuDevice>& device) {
+void bind_calls(nb::class_<CpuDevice>& device, const char* expert_doc, const char* experts_doc) {
   device
       .def("expert", &expert<X>, "expert"_a, "address"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "to"_a.noconvert(),
-           "weights"_a.noconvert(), "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil())
+           "weights"_a.noconvert(), "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil(), expert_doc)
       .def("experts", &experts<X>, "expert"_a, "pages"_a, "x"_a.noconvert(), "tokens"_a.noconvert(), "weights"_a.noconvert(),
-           "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil());
+           "hidden"_a.noconvert(), "quantized"_a, "y"_a.noconvert(), ReleaseGil(), experts_doc);
 }
 
 }  // namespace
 
 void bind_experts(nb::module_& m, nb::class_<CpuDevice>& device) {
-  nb::class_<Expert>(m, "Expert")
+  nb::class_<Expert>(m, "Expert",
+                     "The layout of an expert's page, or of another MLP's: matrices ``gate_up`` and ``down``, and biases.")
       .def(nb::init<Matrix, Matrix, int64_t, int64_t, int64_t, float, float>(), "gate_up"_a, "down"_a, "down_offset"_a,
-           "gate_up_bias_offset"_a = 0, "down_bias_offset"_a = 0, "alpha"_a = 0.0f, "limit"_a = 0.0f);
-  bind_calls<Quantized>(device);
-  bind_calls<Floats>(device);
+           "gate_up_bias_offset"_a = 0, "down_bias_offset"_a = 0, "alpha"_a = 0.0f, "limit"_a = 0.0f,
+           R"(``gate_up`` [2 * width, hidden] alternates 16 outputs of gate and the matching 16 of up; ``down`` is
+[hidden, width rounded up to whole groups]. Offsets count bytes from the first byte of ``gate_up``; 0 for a
+bias that does not exist. The gate is silu(gate) * up, or with a ``limit`` the clamped SwiGLU of gpt-oss:
+gate * sigmoid(alpha * gate) * (up + 1), where gate <= limit and abs(up) <= limit.)");
+  bind_calls<Quantized>(
+      device,
+      R"(Run an expert for the rows tokens[i] of ``x`` and add its results: y[to[i]] += weights[i] * result[i].
+
+address: of the page, a multiple of 64.
+x: [rows, hidden]; quantised in groups as long as those of ``gate_up``.
+tokens, to, weights: [n]. ``to`` must not name a row twice.
+hidden: [room, inputs of down], scratch for at least one token; more of it computes more tokens at a time.
+quantized: scratch of the same shape, in groups as long as those of ``down``; float activations ignore it.
+y: [rows, at least hidden].)",
+      R"(Compute several experts of one layout, in the order of ``pages``: tuples (address, first, end). Each takes
+its own part [first, end) of ``tokens`` and ``weights`` and adds to the rows of ``y`` that ``tokens`` names.
+The rest is as in ``expert``.)");
+  bind_calls<Floats>(device, "The same for float32 activations.", "The same for float32 activations.");
 }
 
 }  // namespace estream::binding

@@ -1,14 +1,9 @@
 // Linear attention: gates, convolution and the delta rule.
-#include "core/cpu_device.h"
-#include "python/binding.h"
+#include "python/binding_rows.h"
 
 namespace estream::binding {
 
 namespace {
-
-Rows rows(const Floats& a) { return {a.data(), static_cast<int>(a.shape(0)), static_cast<int64_t>(a.shape(1))}; }
-
-const float* floats_at(uintptr_t address) { return reinterpret_cast<const float*>(address); }
 
 void causal_conv(CpuDevice& device, const Floats& x, const Array<int32_t, 1>& positions, uintptr_t weight, const Floats& y) {
   require(x.shape(1) == y.shape(1) && x.shape(0) >= y.shape(0) && positions.shape(0) == y.shape(0),
@@ -43,7 +38,7 @@ void delta_rule(CpuDevice& device, const DeltaShape& shape, const Floats& mixed,
 }  // namespace
 
 void bind_linear(nb::module_& m) {
-  nb::class_<DeltaShape>(m, "DeltaShape")
+  nb::class_<DeltaShape>(m, "DeltaShape", "The heads of linear attention by the gated delta rule (arXiv 2412.06464).")
       .def(
           "__init__",
           [](DeltaShape* self, int key_heads, int value_heads, int key_dim, int value_dim) {
@@ -53,13 +48,33 @@ void bind_linear(nb::module_& m) {
             require(value_dim > 0 && value_dim % 16 == 0, "value_dim must be a multiple of 16");
             new (self) DeltaShape{key_heads, value_heads, key_dim, value_dim};
           },
-          "key_heads"_a, "value_heads"_a, "key_dim"_a, "value_dim"_a);
+          "key_heads"_a, "value_heads"_a, "key_dim"_a, "value_dim"_a,
+          "``value_heads`` is a multiple of ``key_heads``, ``key_dim`` at most 1024, ``value_dim`` a multiple of 16.");
   m.def("causal_conv", &causal_conv, "device"_a, "x"_a.noconvert(), "positions"_a.noconvert(), "weight"_a, "y"_a.noconvert(),
-        ReleaseGil());
-  m.def("gate", &gate, "device"_a, "x"_a.noconvert(), "gates"_a.noconvert(), "silu"_a, "y"_a.noconvert(), ReleaseGil());
-  m.def("delta_gates", &gates_of_delta_rule, "x"_a.noconvert(), "log_rates"_a, "bias"_a, ReleaseGil());
+        ReleaseGil(),
+        R"(Compute y = silu(causal convolution of x over the tokens), column by column.
+
+x: [rows + kernel size - 1, columns]; its last rows are those of ``y``, the others come before them.
+positions: [rows], each token's position in its sequence; rows before position 0 are not read.
+weight: the address of float32 [kernel size, columns].
+y: [rows, columns].)");
+  m.def("gate", &gate, "device"_a, "x"_a.noconvert(), "gates"_a.noconvert(), "silu"_a, "y"_a.noconvert(), ReleaseGil(),
+        R"(Compute y = x * silu(gates), or x * sigmoid(gates). ``x`` and ``y`` have at least the columns of ``gates``
+[rows, columns]; further columns of ``y`` become zero.)");
+  m.def("delta_gates", &gates_of_delta_rule, "x"_a.noconvert(), "log_rates"_a, "bias"_a, ReleaseGil(),
+        R"(Turn rates and steps ``x`` [rows, 2 * heads] into decays and rates, in place:
+decay = exp(-exp(log_rates) * softplus(step + bias)), rate = sigmoid(rate).
+
+``log_rates`` and ``bias`` are addresses of float32 [heads].)");
   m.def("delta_rule", &delta_rule, "device"_a, "shape"_a, "mixed"_a.noconvert(), "decays_and_rates"_a.noconvert(),
-        "positions"_a.noconvert(), "state"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
+        "positions"_a.noconvert(), "state"_a.noconvert(), "out"_a.noconvert(), ReleaseGil(),
+        R"(The gated delta rule over rows of tokens, one after another.
+
+mixed: [rows, 2 * key_heads * key_dim + value_heads * value_dim]: all queries, all keys, all values.
+decays_and_rates: [rows, 2 * value_heads], from ``delta_gates``.
+positions: [rows]; at position 0 a sequence begins with an empty state.
+state: [value_heads, key_dim, value_dim], which the next call continues.
+out: [rows, value_heads * value_dim].)");
 }
 
 }  // namespace estream::binding

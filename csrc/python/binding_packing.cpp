@@ -101,23 +101,43 @@ void column_squares(const ConstBytes& source, const std::string& dtype, const Ar
 }  // namespace
 
 void bind_packing(nb::module_& m) {
-  nb::class_<Matrix>(m, "Matrix")
-      .def(nb::init<int, int, int, int>(), "outputs"_a, "inputs"_a, "bits"_a, "group"_a)
+  nb::class_<Matrix>(m, "Matrix",
+                     "The shape of a matrix in a package (docs/package-format.md). Its bytes are named at each call.")
+      .def(nb::init<int, int, int, int>(), "outputs"_a, "inputs"_a, "bits"_a, "group"_a,
+           "``bits`` is 4 or 8; ``group`` is 32, 64 or 128 and divides the inputs.")
       .def_ro("outputs", &Matrix::outputs)
       .def_ro("inputs", &Matrix::inputs)
       .def_ro("bits", &Matrix::bits)
       .def_ro("group", &Matrix::group)
-      .def_prop_ro("bytes", [](const Matrix& x) { return x.at(0).bytes(); });
-  nb::class_<Packer>(m, "Packer")
+      .def_prop_ro("bytes", [](const Matrix& x) { return x.at(0).bytes(); }, "The size of the packed matrix.");
+  nb::class_<Packer>(m, "Packer",
+                     R"(Packs matrices on its own threads, for conversion.
+
+``sources`` are byte arrays that hold the source's rows of ``columns`` weights, one array after another, as
+"float32", "float16" or "bfloat16". Columns from ``columns`` to the matrix's inputs are zero. ``order``
+[outputs] names the source row of each output; a negative number stands for zeros.)")
       .def(nb::init<int>(), "threads"_a)
       .def("pack", &Packer::pack, "matrix"_a, "sources"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
-           "to"_a.noconvert(), ReleaseGil())
+           "to"_a.noconvert(), ReleaseGil(),
+           R"(Quantise and pack weights into ``to`` [matrix.bytes].
+
+Returns (bad row, squared error, squared weights). The bad row is the first source row with a weight that is
+not finite or too large for a scale in fp16, or -1. The other two are sums over all weights.)")
       .def("pack_codes", &Packer::pack_codes, "matrix"_a, "codes"_a.noconvert(), "scales"_a.noconvert(), "order"_a.noconvert(),
-           "to"_a.noconvert(), ReleaseGil())
+           "to"_a.noconvert(), ReleaseGil(),
+           R"(Pack codes [rows, columns] that the source already has, with the bits of fp16 scales
+[rows, columns / group], into ``to`` [matrix.bytes].
+
+Returns -1, or the first source row with a code that the bits cannot hold or a scale that is not finite.)")
       .def("error", &Packer::error, "matrix"_a, "sources"_a.noconvert(), "dtype"_a, "columns"_a, "order"_a.noconvert(),
-           "packed"_a.noconvert(), ReleaseGil());
-  m.def("column_squares", &column_squares, "source"_a.noconvert(), "dtype"_a, "sums"_a.noconvert(), ReleaseGil());
-  m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil());
+           "packed"_a.noconvert(), ReleaseGil(),
+           R"(Compare a packed matrix [matrix.bytes] with its source.
+
+Returns (squared error, squared weights), as sums over all weights.)");
+  m.def("column_squares", &column_squares, "source"_a.noconvert(), "dtype"_a, "sums"_a.noconvert(), ReleaseGil(),
+        "Add the squares of each column of the source's weights to ``sums`` [columns]. ``dtype`` is that of Packer.");
+  m.def("unpack", &unpack, "matrix"_a, "packed"_a.noconvert(), "out"_a.noconvert(), ReleaseGil(),
+        "Write the weights of a packed matrix [matrix.bytes] to ``out`` [outputs, inputs].");
 }
 
 }  // namespace estream::binding

@@ -65,23 +65,28 @@ const char* state_name(ReadState state) {
   return "unknown";
 }
 
-}  // namespace
-
-void bind_reading(nb::module_& m) {
-  nb::class_<Arena>(m, "Arena")
-      .def(nb::init<size_t>(), "size"_a)
-      .def_prop_ro("address", [](const Arena& a) { return reinterpret_cast<uintptr_t>(a.base()); })
-      .def("bytes", &arena_bytes)
-      .def("lock", &Arena::lock)
+void bind_arena(nb::module_& m) {
+  nb::class_<Arena>(m, "Arena", "Fixed memory for pages and activations, aligned to 2 MiB. Its addresses never change.")
+      .def(nb::init<size_t>(), "size"_a, "Reserve ``size`` bytes of zeros, without backing them. Raises MemoryError.")
+      .def_prop_ro(
+          "address", [](const Arena& a) { return reinterpret_cast<uintptr_t>(a.base()); }, "The address of the first byte.")
+      .def("bytes", &arena_bytes, "The whole arena as an array that shares its memory and keeps it alive.")
+      .def("lock", &Arena::lock, "Keep the arena from being swapped out. False where the limit on locked memory forbids it.")
       .def(
           "populate",
           [](Arena& a, size_t offset, size_t bytes) {
             require(offset <= a.bytes() && bytes <= a.bytes() - offset, "the part lies outside the arena");
             a.populate(offset, bytes);
           },
-          "offset"_a, "size"_a, ReleaseGil());
+          "offset"_a, "size"_a, ReleaseGil(),
+          "Back a part with memory now. Raises MemoryError where the system has none left.");
+}
 
-  nb::class_<Reader>(m, "Reader")
+nb::class_<Reader> bind_reader(nb::module_& m) {
+  return nb::class_<Reader>(
+             m, "Reader",
+             R"(Reader lanes: threads that each keep one read in flight, from files into memory. A file is named by its
+index in ``paths``.)")
       .def(
           "__init__",
           [](Reader* self, const std::vector<std::string>& paths, int lanes, size_t request_bytes, bool direct) {
@@ -95,7 +100,15 @@ void bind_reading(nb::module_& m) {
               throw nb::python_error();
             }
           },
-          "paths"_a, "lanes"_a, "request_bytes"_a, "direct"_a)
+          "paths"_a, "lanes"_a, "request_bytes"_a, "direct"_a,
+          R"(Open the files and start the lanes, 1 to 64 of them.
+
+Runs are read in requests of ``request_bytes``, a multiple of 4096. With ``direct``, reads bypass the page
+cache where the file system allows it. Raises OSError with the path where a file cannot be opened.)");
+}
+
+void bind_asking(nb::class_<Reader>& reader) {
+  reader
       .def(
           "submit",
           [](Reader& r, int file, uint64_t offset, uintptr_t address, uint64_t length,
@@ -108,7 +121,12 @@ void bind_reading(nb::module_& m) {
             }
             return r.submit(file, offset, reinterpret_cast<uint8_t*>(address), length, parts);
           },
-          "file"_a, "offset"_a, "address"_a, "length"_a, "pages"_a)
+          "file"_a, "offset"_a, "address"_a, "length"_a, "pages"_a,
+          R"(Ask for a run: ``length`` bytes at ``offset`` of a file, to ``address``. Does not wait for the read.
+
+Where reads are direct, the three are multiples of 4096. ``pages`` are the parts of the run that are
+published on their own, in rising order: tuples (begin within the run, length, XXH3-64 checksum, whether to
+verify that). Returns the ticket of the first page; the next pages have the next tickets.)")
       .def(
           "gather",
           [](Reader& r, int file, const std::vector<std::tuple<uint64_t, uintptr_t, uint64_t>>& parts) {
@@ -118,34 +136,73 @@ void bind_reading(nb::module_& m) {
               scattered.push_back({offset, reinterpret_cast<uint8_t*>(address), length});
             return r.gather(file, scattered);
           },
-          "file"_a, "parts"_a)
+          "file"_a, "parts"_a,
+          R"(Ask for parts that lie anywhere in a file: tuples (offset, address, length). They have no checksum.
+
+Returns one ticket for all of them. Does not wait for the reads.)");
+}
+
+void bind_outcomes(nb::class_<Reader>& reader) {
+  reader
       .def(
           "wait",
           [](Reader& r, uint64_t ticket, double timeout_s) {
             const ReadOutcome o = r.wait(ticket, timeout_s);
             return std::make_tuple(std::string(state_name(o.state)), o.error, o.file_offset);
           },
-          "ticket"_a, "timeout_s"_a, ReleaseGil())
-      .def("is_published", &Reader::is_published, "ticket"_a)
-      .def("cancel", &Reader::cancel, ReleaseGil())
-      .def("direct", &Reader::direct, "file"_a)
-      .def("record", &Reader::record, "on"_a)
-      .def("take_events",
-           [](Reader& r) {
-             std::vector<std::tuple<int, bool, int, uint64_t, uint64_t, double, double>> events;
-             for (const ReaderEvent& e : r.take_events())
-               events.emplace_back(e.lane, e.checksum, e.file, e.offset, e.bytes, e.begin_s, e.end_s);
-             return events;
-           })
-      .def("stats", [](Reader& r) {
-        const ReaderStats s = r.stats();
-        return std::make_tuple(s.bytes, s.requests, s.busy_s, s.checksum_s);
-      });
-  m.def("seal_rows", &seal_rows, "rows"_a.noconvert(), "records"_a.noconvert(), ReleaseGil());
-  m.def("open_records", &open_records, "data"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), ReleaseGil());
+          "ticket"_a, "timeout_s"_a, ReleaseGil(),
+          R"(Wait until a page is published, for at most ``timeout_s``. Raises IndexError for an unknown ticket.
+
+Returns (state, error, offset). The state is "pending" (the time is over), "ready", "io" (the system refused
+a read), "short" (the file ended), "checksum" (the bytes are not those that were written) or "cancelled".
+``error`` is the system's error number for "io", else 0. ``offset`` is where in the file a read failed; in
+the other states it is where the page begins, or the first of the gathered parts.)")
+      .def("is_published", &Reader::is_published, "ticket"_a,
+           "Whether waiting for the ticket would return at once. Raises IndexError for an unknown ticket.")
+      .def("cancel", &Reader::cancel, ReleaseGil(),
+           "Cancel every pending page and wait for the requests in flight. Afterwards no lane writes to memory.")
+      .def("direct", &Reader::direct, "file"_a, "Whether reads of the file bypass the page cache.")
+      .def("record", &Reader::record, "on"_a, "Start or stop recording events.")
+      .def(
+          "take_events",
+          [](Reader& r) {
+            std::vector<std::tuple<int, bool, int, uint64_t, uint64_t, double, double>> events;
+            for (const ReaderEvent& e : r.take_events())
+              events.emplace_back(e.lane, e.checksum, e.file, e.offset, e.bytes, e.begin_s, e.end_s);
+            return events;
+          },
+          R"(The events recorded since the last call: tuples (lane, whether it is a checksum and not a read, file,
+offset, bytes, begin, end). Times are those of the steady clock, which on Linux is ``time.monotonic``.)")
+      .def(
+          "stats",
+          [](Reader& r) {
+            const ReaderStats s = r.stats();
+            return std::make_tuple(s.bytes, s.requests, s.busy_s, s.checksum_s);
+          },
+          R"(Totals since construction: (bytes read, requests, seconds with at least one read in flight, seconds of
+computing checksums summed over the lanes).)");
+}
+
+void bind_records(nb::module_& m) {
+  m.def("seal_rows", &seal_rows, "rows"_a.noconvert(), "records"_a.noconvert(), ReleaseGil(),
+        "Write embedding records [rows, row bytes + 8]: each row [rows, row bytes], then its XXH3-64.");
+  m.def("open_records", &open_records, "data"_a.noconvert(), "offsets"_a.noconvert(), "rows"_a.noconvert(), ReleaseGil(),
+        R"(Copy the rows of the embedding records at ``offsets`` [rows] of ``data`` to ``rows`` [rows, row bytes].
+
+Returns -1, or the index of the first record whose checksum is wrong; rows from that one on are not copied.)");
   m.def(
       "checksum", [](const ConstBytes& data) { return fastest_kernels().checksum(data.data(), data.size()); },
-      "data"_a.noconvert(), ReleaseGil());
+      "data"_a.noconvert(), ReleaseGil(), "The XXH3-64 of the bytes.");
+}
+
+}  // namespace
+
+void bind_reading(nb::module_& m) {
+  bind_arena(m);
+  auto reader = bind_reader(m);
+  bind_asking(reader);
+  bind_outcomes(reader);
+  bind_records(m);
 }
 
 }  // namespace estream::binding

@@ -30,7 +30,7 @@ void check(const Routing& r) {
 }  // namespace
 
 void bind_routing(nb::module_& m) {
-  nb::class_<Routing>(m, "Routing")
+  nb::class_<Routing>(m, "Routing", "How a router chooses ``top_k`` of its ``experts``.")
       .def(
           "__init__",
           [](Routing* self, int experts, int top_k, const std::string& scoring, bool normalise, float scaling, int groups,
@@ -40,7 +40,11 @@ void bind_routing(nb::module_& m) {
             new (self) Routing(routing);
           },
           "experts"_a, "top_k"_a, "scoring"_a = "softmax", "normalise"_a = false, "scaling"_a = 1.0f, "groups"_a = 1,
-          "top_groups"_a = 1, "jitter"_a = 0.0f);
+          "top_groups"_a = 1, "jitter"_a = 0.0f,
+          R"(scoring: "softmax" over all experts, "sigmoid" of each expert, or "sparsemixer" (GRIN, arXiv 2409.12136).
+normalise: make the weights of a token's experts sum to 1, before they are multiplied by ``scaling``.
+groups: 1 to 64 equal groups of consecutive experts; only experts of the ``top_groups`` best may be chosen.
+jitter: for sparsemixer, half the relative distance from which on a logit is ignored.)");
   m.def(
       "route",
       [](const Routing& routing, const Floats& logits, const Array<int32_t, 2>& ids, const Floats& weights, uintptr_t bias,
@@ -53,7 +57,11 @@ void bind_routing(nb::module_& m) {
               static_cast<int>(logits.shape(0)), static_cast<int>(logits.shape(1)), ids.data(), weights.data());
       },
       "routing"_a, "logits"_a.noconvert(), "ids"_a.noconvert(), "weights"_a.noconvert(), "bias"_a = 0, "correction"_a = 0,
-      ReleaseGil());
+      ReleaseGil(),
+      R"(Choose experts by ``logits`` [rows, at least experts]: fills ``ids`` and ``weights`` [rows, top_k], by falling
+score, and by rising id where scores are equal.
+
+``bias`` and ``correction`` are addresses of float32 [experts], 0 for none, as in ``Router``.)");
   m.def(
       "list_by_expert",
       [](const Array<int32_t, 2>& ids, const Floats& weights, const Array<int32_t, 1>& tokens, const Array<float, 1>& sorted,
@@ -68,7 +76,9 @@ void bind_routing(nb::module_& m) {
                        tokens.data(), sorted.data(), starts.data());
       },
       "ids"_a.noconvert(), "weights"_a.noconvert(), "tokens"_a.noconvert(), "sorted_weights"_a.noconvert(),
-      "starts"_a.noconvert(), ReleaseGil());
+      "starts"_a.noconvert(), ReleaseGil(),
+      R"(Sort ``ids`` and ``weights`` [rows, top_k] by expert: fills ``tokens`` and ``sorted_weights`` [rows * top_k], of
+which expert e owns starts[e]:starts[e + 1], with tokens in rising order. ``starts`` is [experts + 1].)");
   m.def(
       "sigmoid_gates",
       [](const Floats& logits, int column, const Array<float, 1>& gates) {
@@ -77,7 +87,8 @@ void bind_routing(nb::module_& m) {
         sigmoid_gates(logits.data(), static_cast<int>(logits.shape(0)), static_cast<int>(logits.shape(1)), column,
                       gates.data());
       },
-      "logits"_a.noconvert(), "column"_a, "gates"_a.noconvert(), ReleaseGil());
+      "logits"_a.noconvert(), "column"_a, "gates"_a.noconvert(), ReleaseGil(),
+      "Fill ``gates`` [rows] with the sigmoid of one column of ``logits`` [rows, columns].");
 }
 
 }  // namespace estream::binding
