@@ -1,5 +1,6 @@
 """Style and types are tests like any other."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,3 +49,14 @@ def test_clang_format():
     files = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp") and "third_party" not in p.parts]
     result = subprocess.run([tool, "--dry-run", "--Werror", *files], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_native_folders_include_only_those_below():
+    csrc = ROOT / "csrc"
+    order = ["third_party", "platform", "kernels", "core", "python"]
+    for folder in order[1:]:
+        allowed = order[: order.index(folder) + 1]
+        for file in (csrc / folder).iterdir():
+            for target in re.findall(r'#include "([^"]+)"', file.read_text()):
+                assert (csrc / target).is_file(), f"{file.name} includes {target}, which is not a path below csrc"
+                assert target.split("/")[0] in allowed, f"{folder}/{file.name} includes {target}"

@@ -1,7 +1,7 @@
-// Attention in bfloat16: products of 8-bit mantissas, sums, softmax and scaling in float32. Rows in keys and values that no
-// token has written must be finite, since their weight of zero is multiplied too.
+// Attention in bfloat16: products multiply bfloat16 numbers; sums, softmax and scaling are float32. Rows of keys and values
+// that no token has written must be finite, since the products include them with a probability of zero.
 #pragma once
-#include "attention_rows.inl.h"
+#include "kernels/attention_rows.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
@@ -32,9 +32,9 @@ struct Bfloat16Attention {
     const AttentionJob& job = b.job;
     for (int r = 0; r < job.rows; r++)
       to_bf16(job.queries + r * job.query_stride, job.head_dim, b.queries16 + r * job.head_dim);
-    // Tiles compute all rows of a block; those that are not there must be numbers.
+    // AMX computes all kQueryBlock rows, so those without a query must hold numbers.
     for (int i = job.rows * job.head_dim; i < kQueryBlock * job.head_dim; i++) b.queries16[i] = 0;
-    for (int i = job.rows * kKeysAtOnce; i < kQueryBlock * kKeysAtOnce; i++) b.weights16[i] = 0;
+    for (int i = job.rows * kKeyBlock; i < kQueryBlock * kKeyBlock; i++) b.probabilities16[i] = 0;
   }
 
   template <int R>
@@ -43,8 +43,8 @@ struct Bfloat16Attention {
     __m512 sum[R][2];
     for (int r = 0; r < R; r++) sum[r][0] = sum[r][1] = _mm512_setzero_ps();
     for (int d = 0; d < dim; d += 2) {
-      const __m512i k0 = _mm512_loadu_si512(keys + d * kKeyBlock);
-      const __m512i k1 = _mm512_loadu_si512(keys + (dim + d) * kKeyBlock);
+      const __m512i k0 = _mm512_loadu_si512(keys + d * kKeyPanel);
+      const __m512i k1 = _mm512_loadu_si512(keys + (dim + d) * kKeyPanel);
       for (int r = 0; r < R; r++) {
         const __m512i a = broadcast2(b.queries16 + (row + r) * dim + d);
         sum[r][0] = dot2(sum[r][0], a, k0);
@@ -52,40 +52,40 @@ struct Bfloat16Attention {
       }
     }
     for (int r = 0; r < R; r++) {
-      _mm512_storeu_ps(scores + r * kKeysAtOnce, sum[r][0]);
-      _mm512_storeu_ps(scores + r * kKeysAtOnce + 16, sum[r][1]);
+      _mm512_storeu_ps(scores + r * kKeyBlock, sum[r][0]);
+      _mm512_storeu_ps(scores + r * kKeyBlock + 16, sum[r][1]);
     }
   }
 
   static void scores(const AttentionBlock& b, int first, int last) {
-    for (int half = 0; half < kKeysAtOnce && first + half <= last; half += kKeyRun) {
+    for (int half = 0; half < kKeyBlock && first + half <= last; half += kKeyRun) {
       const auto* keys = static_cast<const uint16_t*>(b.job.keys) + static_cast<int64_t>(first + half) * b.job.head_dim;
       int r = 0;
-      for (; r + 8 <= b.job.rows; r += 8) score_rows<8>(b, r, keys, b.scores + r * kKeysAtOnce + half);
-      for (; r < b.job.rows; r++) score_rows<1>(b, r, keys, b.scores + r * kKeysAtOnce + half);
+      for (; r + 8 <= b.job.rows; r += 8) score_rows<8>(b, r, keys, b.scores + r * kKeyBlock + half);
+      for (; r < b.job.rows; r++) score_rows<1>(b, r, keys, b.scores + r * kKeyBlock + half);
     }
   }
 
-  static void round_weights(const AttentionBlock& b) {
-    for (int i = 0; i < b.job.rows * kKeysAtOnce; i += 32) _mm512_storeu_si512(b.weights16 + i, to_bf16(b.scores + i));
+  static void round_probabilities(const AttentionBlock& b) {
+    for (int i = 0; i < b.job.rows * kKeyBlock; i += 32) _mm512_storeu_si512(b.probabilities16 + i, to_bf16(b.scores + i));
   }
 
   template <int R, int V>
   static void value_tile(const AttentionBlock& b, int row, const uint16_t* values, int pairs, int64_t column) {
-    float* sums = b.sums + row * b.value_stride + column;
+    float* accumulator = b.accumulator + row * b.value_stride + column;
     __m512 acc[R][V];
     for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) acc[r][v] = _mm512_loadu_ps(sums + r * b.value_stride + 16 * v);
+      for (int v = 0; v < V; v++) acc[r][v] = _mm512_loadu_ps(accumulator + r * b.value_stride + 16 * v);
     for (int k = 0; k < pairs; k++) {
       __m512i w[V];
       for (int v = 0; v < V; v++) w[v] = _mm512_loadu_si512(values + (k * b.value_stride + column + 16 * v) * 2);
       for (int r = 0; r < R; r++) {
-        const __m512i a = broadcast2(b.weights16 + (row + r) * kKeysAtOnce + 2 * k);
+        const __m512i a = broadcast2(b.probabilities16 + (row + r) * kKeyBlock + 2 * k);
         for (int v = 0; v < V; v++) acc[r][v] = dot2(acc[r][v], a, w[v]);
       }
     }
     for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) _mm512_storeu_ps(sums + r * b.value_stride + 16 * v, acc[r][v]);
+      for (int v = 0; v < V; v++) _mm512_storeu_ps(accumulator + r * b.value_stride + 16 * v, acc[r][v]);
   }
 
   template <int R>
@@ -96,9 +96,9 @@ struct Bfloat16Attention {
   }
 
   static void values(const AttentionBlock& b, int first, int last) {
-    round_weights(b);
+    round_probabilities(b);
     const auto* values = static_cast<const uint16_t*>(b.job.values) + first * b.value_stride;
-    const int keys = last - first + 1 < kKeysAtOnce ? last - first + 1 : kKeysAtOnce;
+    const int keys = last - first + 1 < kKeyBlock ? last - first + 1 : kKeyBlock;
     int r = 0;
     for (; r + 6 <= b.job.rows; r += 6) value_rows<6>(b, r, values, (keys + 1) / 2);
     for (; r < b.job.rows; r++) value_rows<1>(b, r, values, (keys + 1) / 2);
@@ -108,8 +108,8 @@ struct Bfloat16Attention {
   static void store(const KeyValueRow& kv) {
     uint16_t half[256];
     to_bf16(kv.key, kv.head_dim, half);
-    auto* keys = static_cast<uint16_t*>(kv.keys) + kv.row / kKeyBlock * kKeyBlock * kv.head_dim + kv.row % kKeyBlock * 2;
-    for (int d = 0; d < kv.head_dim; d += 2) __builtin_memcpy(keys + d * kKeyBlock, half + d, 2 * sizeof(uint16_t));
+    auto* keys = static_cast<uint16_t*>(kv.keys) + kv.row / kKeyPanel * kKeyPanel * kv.head_dim + kv.row % kKeyPanel * 2;
+    for (int d = 0; d < kv.head_dim; d += 2) __builtin_memcpy(keys + d * kKeyPanel, half + d, 2 * sizeof(uint16_t));
     const int value_stride = (kv.value_dim + 15) / 16 * 16;
     to_bf16(kv.value, kv.value_dim & ~1, half);
     if (kv.value_dim % 2) {

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "../platform.h"
-#include "kernels.h"
+#include "kernels/kernels.h"
+#include "platform/platform.h"
 
 #if defined(ESTREAM_X86_VARIANTS)
 #include <cpuid.h>
@@ -28,7 +28,7 @@ extern const Kernels kernels_neon_dot, kernels_neon_i8mm;
 namespace {
 
 #if defined(ESTREAM_X86_VARIANTS)
-// GCC 12's __builtin_cpu_supports does not know it: leaf 7, subleaf 1, EAX bit 4 (Intel SDM, CPUID).
+// GCC 12's __builtin_cpu_supports does not know AVX-VNNI: leaf 7, subleaf 1, EAX bit 4 (Intel SDM, CPUID).
 bool has_avx_vnni() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
@@ -53,7 +53,7 @@ struct Variant {
   bool (*supported)();
 };
 
-// Best first.
+// Fastest first.
 const Variant kVariants[] = {
 #if defined(ESTREAM_AMX_VARIANT)
     {&kernels_avx512amx, [] { return has_avx512_bf16() && has_amx() && platform::enable_amx(); }},
@@ -75,7 +75,7 @@ constexpr int kCount = sizeof kVariants / sizeof kVariants[0];
 }  // namespace
 
 const char* const* available_kernels() {
-  // Filled once: several threads may ask at the same time.
+  // The list is filled once, because several threads may ask at the same time.
   static const auto names = [] {
     std::array<const char*, kCount + 1> found{};
     int n = 0;
@@ -103,7 +103,7 @@ const Kernels& select_kernels() {
 }
 
 const Kernels& fastest_kernels() {
-  // Asking the processor costs microseconds under a hypervisor, and this is called for each row of an embedding.
+  // The answer is kept: CPUID takes microseconds under a hypervisor, and each row of an embedding asks.
   static const Kernels& fastest = *find_kernels(available_kernels()[0]);
   return fastest;
 }

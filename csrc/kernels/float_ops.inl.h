@@ -1,14 +1,14 @@
-// Float kernels over F16, compiled once per instruction set. Every reduction has one fixed order, so a row's result
-// does not depend on the rows beside it.
+// Float kernels over F16, compiled once for each instruction set. Every reduction has one fixed order, so a row's result does
+// not depend on the rows beside it.
 #pragma once
-#include "kernels.h"
+#include "kernels/kernels.h"
 #if defined(__AVX512VNNI__)
-#include "quantize_avx512.h"
+#include "kernels/quantize_avx512.h"
 #endif
 
 namespace estream::ESTREAM_VARIANT {
 
-// The first n < 16 floats at p, zeros behind them.
+// Loads the first n < 16 floats at p. The other elements are zero.
 inline F16 load_part(const float* p, int n) {
   float v[16] = {};
   for (int i = 0; i < n; i++) v[i] = p[i];
@@ -39,7 +39,7 @@ inline F16 exp(F16 x) {
 
 inline F16 silu(F16 x) { return x / (set1(1.0f) + exp(zero() - x)); }
 
-// The gate of gpt-oss: both inputs are clamped, and a gate of zero lets nothing through though `up` has an offset of 1.
+// The clamped SwiGLU of gpt-oss: gate * sigmoid(alpha * gate) * (up + 1), with both inputs clamped first.
 inline F16 clamped_swiglu(F16 gate, F16 up, float alpha, float limit) {
   const F16 g = min(gate, set1(limit)), u = max(min(up, set1(limit)), set1(-limit));
   return g / (set1(1.0f) + exp(zero() - g * set1(alpha))) * (u + set1(1.0f));
@@ -56,7 +56,7 @@ inline void rms_norm(const float* x, const float* weight, float eps, float* y, i
     const F16 v = load_part(x + i, columns - i);
     squares = fma(v, v, squares);
   }
-  const F16 scale = set1(1.0f / __builtin_sqrtf(sum_tree(squares) / static_cast<float>(columns) + eps));
+  const F16 scale = set1(1.0f / __builtin_sqrtf(reduce_add(squares) / static_cast<float>(columns) + eps));
   for (i = 0; i + 16 <= columns; i += 16) store(y + i, load(x + i) * scale * load(weight + i));
   if (i < columns) {
     const int n = columns - i;
@@ -68,16 +68,16 @@ inline void layer_norm(const float* x, const float* weight, const float* bias, f
   const auto at = [&](const float* p, int i) { return i + 16 <= columns ? load(p + i) : load_part(p + i, columns - i); };
   F16 sum = zero();
   for (int i = 0; i < columns; i += 16) sum = sum + at(x, i);
-  const F16 mean = set1(sum_tree(sum) / static_cast<float>(columns));
+  const F16 mean = set1(reduce_add(sum) / static_cast<float>(columns));
   F16 squares = zero();
   for (int i = 0; i < columns; i += 16) {
-    // Lanes behind the last column must not count as minus the mean.
+    // Elements after the last column must be zero; x - mean is not.
     float part[16] = {};
     store_part(part, at(x, i) - mean, columns - i < 16 ? columns - i : 16);
     const F16 v = load(part);
     squares = fma(v, v, squares);
   }
-  const F16 scale = set1(1.0f / __builtin_sqrtf(sum_tree(squares) / static_cast<float>(columns) + eps));
+  const F16 scale = set1(1.0f / __builtin_sqrtf(reduce_add(squares) / static_cast<float>(columns) + eps));
   for (int i = 0; i < columns; i += 16) {
     const F16 v = fma((at(x, i) - mean) * scale, at(weight, i), at(bias, i));
     store_part(y + i, v, columns - i < 16 ? columns - i : 16);
@@ -93,18 +93,18 @@ inline void quantize_row(const float* x, int columns, int padded, int group, int
     const int begin = g * group;
     F16 largest = zero();
     for (int i = 0; i < group; i += 16) largest = max(largest, abs(at(begin + i)));
-    const float peak = largest_lane(largest);
-    const F16 inverse = set1(peak > 0.0f ? 127.0f / peak : 0.0f);
+    const float absmax = reduce_max(largest);
+    const F16 inverse = set1(absmax > 0.0f ? 127.0f / absmax : 0.0f);
     F16 sum = zero();
     for (int i = 0; i < group; i += 16) {
-      // The product of a denormal peak can pass 127 by rounding.
+      // With a subnormal absmax the inverse may be rounded so far that a product exceeds 127.
       const F16 code = round(max(min(at(begin + i) * inverse, set1(127.0f)), set1(-127.0f)));
       store_int8(codes + begin + i, code);
       sum = sum + code;
     }
-    scales[g] = peak / 127.0f;
-    // Whole numbers below 2^24 add up exactly in any order.
-    sums[g] = static_cast<int32_t>(sum_tree(sum));
+    scales[g] = absmax / 127.0f;
+    // Integers below 2^24 add exactly in any order.
+    sums[g] = static_cast<int32_t>(reduce_add(sum));
   };
   int g = 0;
 #if defined(__AVX512VNNI__)
@@ -148,41 +148,41 @@ inline void add(const float* x, float weight, float* y, int columns) {
 }
 
 template <int R, int V>
-inline void router_tile(const float* x, int64_t x_stride, const float* weight, int hidden, int lanes, float* logits) {
+inline void router_tile(const float* x, int64_t x_stride, const float* weight, int hidden, int columns, float* logits) {
   F16 sum[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) sum[r][v] = zero();
   for (int k = 0; k < hidden; k++) {
     F16 w[V];
-    for (int v = 0; v < V; v++) w[v] = load(weight + static_cast<int64_t>(k) * lanes + 16 * v);
+    for (int v = 0; v < V; v++) w[v] = load(weight + static_cast<int64_t>(k) * columns + 16 * v);
     for (int r = 0; r < R; r++) {
       const F16 a = set1(x[r * x_stride + k]);
       for (int v = 0; v < V; v++) sum[r][v] = fma(a, w[v], sum[r][v]);
     }
   }
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) store(logits + static_cast<int64_t>(r) * lanes + 16 * v, sum[r][v]);
+    for (int v = 0; v < V; v++) store(logits + static_cast<int64_t>(r) * columns + 16 * v, sum[r][v]);
 }
 
-inline void router(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int lanes, float* logits) {
-  for (int lane = 0; lane < lanes;) {
-    const bool two = lane + 32 <= lanes;
+inline void router(const float* x, int64_t x_stride, int rows, const float* weight, int hidden, int columns, float* logits) {
+  for (int column = 0; column < columns;) {
+    const bool two = column + 32 <= columns;
     for (int r = 0; r < rows;) {
       const float* xr = x + r * x_stride;
-      float* yr = logits + static_cast<int64_t>(r) * lanes + lane;
+      float* yr = logits + static_cast<int64_t>(r) * columns + column;
       const bool four = r + 4 <= rows;
       if (two && four) {
-        router_tile<4, 2>(xr, x_stride, weight + lane, hidden, lanes, yr);
+        router_tile<4, 2>(xr, x_stride, weight + column, hidden, columns, yr);
       } else if (two) {
-        router_tile<1, 2>(xr, x_stride, weight + lane, hidden, lanes, yr);
+        router_tile<1, 2>(xr, x_stride, weight + column, hidden, columns, yr);
       } else if (four) {
-        router_tile<4, 1>(xr, x_stride, weight + lane, hidden, lanes, yr);
+        router_tile<4, 1>(xr, x_stride, weight + column, hidden, columns, yr);
       } else {
-        router_tile<1, 1>(xr, x_stride, weight + lane, hidden, lanes, yr);
+        router_tile<1, 1>(xr, x_stride, weight + column, hidden, columns, yr);
       }
       r += four ? 4 : 1;
     }
-    lane += two ? 32 : 16;
+    column += two ? 32 : 16;
   }
 }
 

@@ -1,21 +1,22 @@
-// Linear attention by the gated delta rule: a head's state, a matrix from keys to values, is decayed, corrected by what the
-// key recalls wrongly, and read with the query. Token after token, so a result does not depend on how tokens are cut into
-// chunks. Source: S. Yang et al., Gated Delta Networks (arXiv 2412.06464).
+// Linear attention by the gated delta rule: S. Yang et al., Gated Delta Networks (arXiv 2412.06464). A head's state is a matrix
+// from keys to values. Each token decays it, corrects the value that the token's key recalls, and reads it with its query.
+// Tokens follow one by one, so a result does not depend on how tokens are divided into chunks.
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
 inline F16 sigmoid(F16 x) { return set1(1.0f) / (set1(1.0f) + exp(zero() - x)); }
 
-// y[c] = silu(sum over t of weight[t, c] * x[c - ...]): the last tap meets the row itself, those before it earlier rows.
-inline void causal_conv(const float* x, int64_t stride, int history, const float* weight, int taps, float* y, int columns) {
+// y = silu(sum over `back` of weight[conv_kernel_size - 1 - back] * the row `back` rows before x).
+inline void causal_conv(const float* x, int64_t stride, int history, const float* weight, int conv_kernel_size, float* y,
+                        int columns) {
   for (int c = 0; c < columns; c += 16) {
     const int n = columns - c < 16 ? columns - c : 16;
     F16 sum = zero();
     for (int back = history; back >= 0; back--) {
       const float* row = x - back * stride + c;
-      const float* w = weight + static_cast<int64_t>(taps - 1 - back) * columns + c;
+      const float* w = weight + static_cast<int64_t>(conv_kernel_size - 1 - back) * columns + c;
       sum = n == 16 ? fma(load(row), load(w), sum) : fma(load_part(row, n), load_part(w, n), sum);
     }
     store_part(y + c, silu(sum), n);
@@ -38,11 +39,11 @@ inline void unit_row(const float* x, int columns, float factor, float* y) {
     const F16 v = load_part(x + c, columns - c < 16 ? columns - c : 16);
     squares = fma(v, v, squares);
   }
-  const float scale = factor / __builtin_sqrtf(sum_tree(squares) + 1e-6f);
+  const float scale = factor / __builtin_sqrtf(reduce_add(squares) + 1e-6f);
   for (int c = 0; c < columns; c++) y[c] = x[c] * scale;
 }
 
-// V vectors of value columns from `column` on: they keep their part of the state in the first-level cache.
+// V vectors of value columns from `column` on. Their part of the state stays in the L1 cache.
 template <int V>
 inline void delta_columns(const DeltaJob& job, int column) {
   float* query = job.scratch;

@@ -1,18 +1,20 @@
-// Group-wise quantised products, one packed panel of 32 outputs at a time, over a variant's own integer tile:
+// Products of group-wise quantised matrices, one packed panel of 32 outputs at a time. Each variant provides an integer
+// micro-kernel:
 //
 //   template <int R, int BITS, int GROUP>
-//   void tile(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]);
-//   constexpr int kTileRows;   // the largest R
+//   void microkernel(const uint8_t* panel, int groups, const RowPointers<R>& x, F16 (&sum)[R][2]);
+//   constexpr int kMicrokernelRows;   // the largest R
 //
-// sum[r][half] = over groups, in ascending order: fma(float(integer product) * weight scale, activation scale, sum).
+// For each group, in ascending order: sum[r][half] = fma(float(integer product) * weight scale, activation scale,
+// sum[r][half]).
 #pragma once
-#include "float_ops.inl.h"
+#include "kernels/float_ops.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-// Writes R rows of one panel's sums to their destinations.
+// The epilogue: adds the bias, applies the gate and writes the sums of R rows of one panel to their destinations.
 template <int R>
-inline void emit(const F16 (&sum)[R][2], int first, int panel, int outputs, const PanelOutput& out) {
+inline void epilogue(const F16 (&sum)[R][2], int first, int panel, int outputs, const PanelOutput& out) {
   for (int r = 0; r < R; r++) {
     const int index = first + r;
     float* row = out.data + (out.rows ? out.rows[index] : index) * out.stride;
@@ -56,8 +58,8 @@ inline void rows_int8(const PackedMatrix& w, int panel, const QuantizedRows& x, 
     pointers.sums[r] = x.sums + row * x.groups;
   }
   F16 sum[R][2];
-  tile<R, BITS, GROUP>(w.data + panel * w.panel_bytes(), w.groups(), pointers, sum);
-  emit<R>(sum, first, panel, w.outputs, out);
+  microkernel<R, BITS, GROUP>(w.data + panel * w.panel_bytes(), w.groups(), pointers, sum);
+  epilogue<R>(sum, first, panel, w.outputs, out);
 }
 
 template <int R, int BITS, int GROUP>
@@ -73,8 +75,9 @@ template <int BITS, int GROUP>
 inline void panel_int8(const PackedMatrix& w, int panel, const QuantizedRows& x, const int32_t* x_rows, int count,
                        const PanelOutput& out) {
   int first = 0;
-  for (; first + kTileRows <= count; first += kTileRows) rows_int8<kTileRows, BITS, GROUP>(w, panel, x, x_rows, first, out);
-  rest_int8<kTileRows - 1, BITS, GROUP>(w, panel, x, x_rows, first, count - first, out);
+  for (; first + kMicrokernelRows <= count; first += kMicrokernelRows)
+    rows_int8<kMicrokernelRows, BITS, GROUP>(w, panel, x, x_rows, first, out);
+  rest_int8<kMicrokernelRows - 1, BITS, GROUP>(w, panel, x, x_rows, first, count - first, out);
 }
 
 // Calls f with the matrix's bits and group as template arguments.
@@ -103,14 +106,14 @@ inline void dequantize_block(const uint8_t* block, int bits, int group, float* o
   store(scale + 16, load_half(scales + 16));
   const int step = bits == 4 ? 8 : 4;
   for (int k = 0; k < group; k += step)
-    for (int lane = 0; lane < kPanel; lane++) {
-      const uint8_t* bytes = block + k / step * 128 + lane * 4;
+    for (int output = 0; output < kPanel; output++) {
+      const uint8_t* bytes = block + k / step * 128 + output * 4;
       for (int j = 0; j < 4; j++) {
         if (bits == 4) {
-          out[(k + j) * kPanel + lane] = scale[lane] * static_cast<float>((bytes[j] & 15) - 8);
-          out[(k + 4 + j) * kPanel + lane] = scale[lane] * static_cast<float>((bytes[j] >> 4) - 8);
+          out[(k + j) * kPanel + output] = scale[output] * static_cast<float>((bytes[j] & 15) - 8);
+          out[(k + 4 + j) * kPanel + output] = scale[output] * static_cast<float>((bytes[j] >> 4) - 8);
         } else {
-          out[(k + j) * kPanel + lane] = scale[lane] * static_cast<float>(bytes[j] - 128);
+          out[(k + j) * kPanel + output] = scale[output] * static_cast<float>(bytes[j] - 128);
         }
       }
     }
@@ -156,7 +159,7 @@ inline void matmul_panel_float(const PackedMatrix& w, int panel, const float* x,
     }
     for (int r = 0; r < rows; r++) {
       const F16 sum[1][2] = {{load(sums + r * kPanel), load(sums + r * kPanel + 16)}};
-      emit<1>(sum, begin + r, panel, w.outputs, out);
+      epilogue<1>(sum, begin + r, panel, w.outputs, out);
     }
   }
 }

@@ -1,10 +1,10 @@
-// Rows times one unpacked group of weights with AVX2, or AVX-VNNI where the compiler may use it.
+// Rows times one unpacked group of weights, with AVX2, or with AVX-VNNI where the compiler may use it.
 #pragma once
 #include <utility>
 
-#include "tile_avx2.h"
-// Over this tile.
-#include "blocked.inl.h"
+#include "kernels/microkernel_avx2.h"
+// After the micro-kernel, whose constants it needs.
+#include "kernels/blocked.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
@@ -18,16 +18,16 @@ ESTREAM_INLINE void scale_row(const __m256i (&acc)[4], const F16 (&scales)[2], f
   }
 }
 
-// Three rows keep 12 accumulators in the 16 registers. Packs instead of loops: GCC 12 leaves accumulators in memory otherwise.
+// Parameter packs replace loops over rows, because GCC 12 keeps the accumulators in memory otherwise.
 #if defined(__AVXVNNI__)
 
 template <int R, int N, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const BlockedRows& x, float* sums) {
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const RowBlock& x, float* sums) {
   static_assert(N == 1);
   const GroupWeights<BITS, GROUP>& w = *groups;
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
     __m256i acc[R][4];
-    ((acc[ROW][0] = acc[ROW][1] = acc[ROW][2] = acc[ROW][3] = _mm256_set1_epi32(x.starts[ROW])), ...);
+    ((acc[ROW][0] = acc[ROW][1] = acc[ROW][2] = acc[ROW][3] = _mm256_set1_epi32(x.initial_sums[ROW])), ...);
     const int8_t* words = x.codes;
     for (int k = 0; k < GROUP; k += 4, words += 4 * kBlockRows) {
       const __m256i a[R] = {broadcast4(words + 4 * ROW)...};
@@ -42,7 +42,7 @@ ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const
 
 #else
 
-// Pairs of products in 16 bits: at most 2 * 15 * 127, so that eight steps of them fit.
+// Adds pairs of products in 16 bits. A pair is at most 2 * 15 * 127, so the sum of eight pairs fits.
 ESTREAM_INLINE void multiply_row(__m256i (&acc)[4], const int8_t* word, const uint8_t* weights) {
   const __m256i a = broadcast4(word);
   acc[0] = _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(weights_at(weights), a));
@@ -51,13 +51,13 @@ ESTREAM_INLINE void multiply_row(__m256i (&acc)[4], const int8_t* word, const ui
   acc[3] = _mm256_add_epi16(acc[3], _mm256_maddubs_epi16(weights_at(weights + 96), a));
 }
 
-// total += factor * the pairs' sums.
+// total += FACTOR * the sums of pairs.
 template <int FACTOR>
 ESTREAM_INLINE void widen_row(const __m256i (&acc)[4], __m256i* total) {
   for (int v = 0; v < 4; v++) total[v] = _mm256_add_epi32(total[v], _mm256_madd_epi16(acc[v], _mm256_set1_epi16(FACTOR)));
 }
 
-// 32 inputs of one plane of weights; codes and weights are of the first of them.
+// 32 inputs of one plane of weights. `weights` and `words` point to the first of them.
 template <int R, int FACTOR>
 ESTREAM_INLINE void multiply_step(const uint8_t* weights, const int8_t* words, __m256i (&total)[R][4]) {
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
@@ -70,12 +70,12 @@ ESTREAM_INLINE void multiply_step(const uint8_t* weights, const int8_t* words, _
 }
 
 template <int R, int N, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const BlockedRows& x, float* sums) {
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const RowBlock& x, float* sums) {
   static_assert(N == 1);
   const GroupWeights<BITS, GROUP>& w = *groups;
   __m256i total[R][4];
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < 4; v++) total[r][v] = _mm256_set1_epi32(x.starts[r]);
+    for (int v = 0; v < 4; v++) total[r][v] = _mm256_set1_epi32(x.initial_sums[r]);
   for (int k = 0; k < GROUP; k += 32) {
     const int8_t* words = x.codes + k * kBlockRows;
     multiply_step<R, 1>(w.codes + k * kPanel, words, total);

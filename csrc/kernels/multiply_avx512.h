@@ -1,14 +1,14 @@
-// Rows times one unpacked group of weights with AVX-512 VNNI.
+// Rows times unpacked groups of weights, with AVX-512 VNNI.
 #pragma once
 #include <utility>
 
-#include "tile_avx512vnni.h"
-// Over this tile.
-#include "blocked.inl.h"
+#include "kernels/microkernel_avx512vnni.h"
+// After the micro-kernel, whose constants it needs.
+#include "kernels/blocked.inl.h"
 
 namespace estream::ESTREAM_VARIANT {
 
-// One word of activations for all lanes comes with the instruction itself.
+// The instruction itself broadcasts the word of activations.
 ESTREAM_INLINE void dot4_word(__m512i& acc, __m512i unsigned4, const int8_t* word) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(unsigned4), "m"(*reinterpret_cast<const int32_t*>(word)));
 }
@@ -18,16 +18,16 @@ ESTREAM_INLINE void multiply_row(__m512i (&acc)[2], const int8_t* word, __m512i 
   dot4_word(acc[1], w1, word);
 }
 
-// The integer sums are floats of kStartFloat and the product already, so that one operation scales what a conversion and a
-// multiplication would, with the same rounding.
+// An integer accumulator holds the bits of the float kMagicFloat + product. So one fused multiply-add replaces a conversion and
+// a multiplication, with the same rounding.
 template <int BITS, int GROUP>
 ESTREAM_INLINE void scale_row(const __m512i (&acc)[2], const GroupWeights<BITS, GROUP>& w, float row_scale, F16 (&sum)[2]) {
   const F16 a = set1(row_scale);
   for (int half = 0; half < 2; half++)
-    sum[half] = fma(fma({_mm512_castsi512_ps(acc[half])}, w.scales[half], w.starts[half]), a, sum[half]);
+    sum[half] = fma(fma({_mm512_castsi512_ps(acc[half])}, w.scales[half], w.corrections[half]), a, sum[half]);
 }
 
-// The words of eight inputs, times weights that are unpacked on the way.
+// The words of eight inputs times weights that are unpacked in registers.
 template <int R, int BITS, size_t... ROW>
 ESTREAM_INLINE void multiply_packed_step(__m512i (&acc)[R][2], const uint8_t* packed, const int8_t* words,
                                          std::index_sequence<ROW...>) {
@@ -45,18 +45,18 @@ ESTREAM_INLINE void multiply_packed_step(__m512i (&acc)[R][2], const uint8_t* pa
   }
 }
 
-// All groups of a panel times the rows of one block, whose sums stay in registers.
+// All groups of a panel times the rows of one block. The sums stay in registers.
 template <int R, int BITS, int GROUP>
-inline void multiply_packed(const PackedMatrix& w, int panel, const TiledRows& x, int row_block, float* sums) {
+inline void multiply_packed(const PackedMatrix& w, int panel, const InterleavedRows& x, int row_block, float* sums) {
   const uint8_t* block = w.data + panel * w.panel_bytes();
   [&]<size_t... ROW>(std::index_sequence<ROW...> rows) __attribute__((always_inline)) {
     F16 sum[R][2];
     ((sum[ROW][0] = sum[ROW][1] = zero()), ...);
     for (int g = 0; g < w.groups(); g++, block += w.block_bytes()) {
       prefetch_block(w, block);
-      const BlockedRows part = rows_at<GROUP>(x, place_of(g, w.groups(), row_block, x.blocks));
+      const RowBlock part = rows_at<GROUP>(x, group_index(g, w.groups(), row_block, x.blocks));
       __m512i acc[R][2];
-      ((acc[ROW][0] = acc[ROW][1] = _mm512_set1_epi32(part.starts[ROW])), ...);
+      ((acc[ROW][0] = acc[ROW][1] = _mm512_set1_epi32(part.initial_sums[ROW])), ...);
 #pragma GCC unroll 4
       for (int k = 0; k < GROUP; k += 8)
         multiply_packed_step<R, BITS>(acc, block + k * 4 * BITS, part.codes + k * kBlockRows, rows);
@@ -68,16 +68,16 @@ inline void multiply_packed(const PackedMatrix& w, int panel, const TiledRows& x
   }(std::make_index_sequence<R>{});
 }
 
-// Packs instead of loops over rows: GCC 12 leaves the accumulators in memory otherwise.
+// Parameter packs replace loops over rows, because GCC 12 keeps the accumulators in memory otherwise.
 template <int R, int N, int BITS, int GROUP>
-ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* w, BlockedRows x, float* sums) {
+ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* w, RowBlock x, float* sums) {
   [&]<size_t... ROW>(std::index_sequence<ROW...>) __attribute__((always_inline)) {
     F16 sum[R][2];
     ((sum[ROW][0] = load(sums + ROW * kPanel), sum[ROW][1] = load(sums + ROW * kPanel + 16)), ...);
 #pragma GCC unroll 2
     for (int n = 0; n < N; n++, w++, x = x.after<GROUP>(1)) {
       __m512i acc[R][2];
-      ((acc[ROW][0] = acc[ROW][1] = _mm512_set1_epi32(x.starts[ROW])), ...);
+      ((acc[ROW][0] = acc[ROW][1] = _mm512_set1_epi32(x.initial_sums[ROW])), ...);
       const uint8_t* codes = w->codes;
       const int8_t* words = x.codes;
 #pragma GCC unroll 8

@@ -1,4 +1,4 @@
-// The rows of quantised activations that one tile multiplies.
+// The rows of quantised activations that one call of the micro-kernel multiplies.
 #pragma once
 #include <cstdint>
 
@@ -8,7 +8,7 @@ template <int R>
 struct RowPointers {
   const int8_t* codes[R];
   const float* scales[R];  // one per group
-  const int32_t* sums[R];  // sum of the codes of each group: weights are stored with an offset, which this takes back
+  const int32_t* sums[R];  // the sum of the codes of each group, for the zero-point correction
 };
 
 }  // namespace estream

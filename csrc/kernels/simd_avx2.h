@@ -1,4 +1,4 @@
-// Sixteen floats as two AVX2 registers.
+// F16 as two AVX2 registers (simd_avx512.h).
 #pragma once
 #include <immintrin.h>
 
@@ -10,7 +10,7 @@ struct F16 {
   __m256 a, b;
 };
 
-// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+// The largest outer product whose accumulators fit into the registers: kOuterScalars scalars times kOuterVectors vectors.
 constexpr int kOuterScalars = 6, kOuterVectors = 1;
 
 inline F16 zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
@@ -45,13 +45,13 @@ inline F16 scale_by_power(F16 x, F16 n) {
   };
   return {_mm256_mul_ps(x.a, power(n.a)), _mm256_mul_ps(x.b, power(n.b))};
 }
-inline float largest_lane(F16 x) {
+inline float reduce_max(F16 x) {
   const __m256 eight = _mm256_max_ps(x.a, x.b);
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-inline float sum_tree(F16 x) {
+inline float reduce_add(F16 x) {
   const __m256 eight = _mm256_add_ps(x.a, x.b);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -59,7 +59,7 @@ inline float sum_tree(F16 x) {
 }
 inline void store_int8(int8_t* p, F16 x) {
   const __m256i qa = _mm256_cvtps_epi32(x.a), qb = _mm256_cvtps_epi32(x.b);
-  // The packs work within 128-bit halves; the permutation restores the order.
+  // The pack instructions work within 128-bit halves; the permutation restores the order.
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(qa, qb), 0xd8);
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);

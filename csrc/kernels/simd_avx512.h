@@ -1,4 +1,5 @@
-// Sixteen floats in one AVX-512 register: the vector type that the float kernels are written in.
+// F16, the vector of sixteen floats that the float kernels use, as one AVX-512 register. The comments here hold for the other
+// instruction sets too.
 #pragma once
 #include <immintrin.h>
 
@@ -10,7 +11,7 @@ struct F16 {
   __m512 v;
 };
 
-// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+// The largest outer product whose accumulators fit into the registers: kOuterScalars scalars times kOuterVectors vectors.
 constexpr int kOuterScalars = 8, kOuterVectors = 2;
 
 inline F16 zero() { return {_mm512_setzero_ps()}; }
@@ -35,10 +36,10 @@ inline F16 keep_where_greater(F16 x, F16 y, F16 a) {
 // a * 2^n for integral n.
 inline F16 scale_by_power(F16 a, F16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
 
-inline float largest_lane(F16 a) { return _mm512_reduce_max_ps(a.v); }
+inline float reduce_max(F16 a) { return _mm512_reduce_max_ps(a.v); }
 
-// The sum in one fixed order, the same in every variant: lane i + lane i + 8, then + 4, + 2, + 1.
-inline float sum_tree(F16 a) {
+// The sum in one fixed order, the same in every variant: element i plus element i + 8, then i + 4, i + 2, i + 1.
+inline float reduce_add(F16 a) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
@@ -72,7 +73,7 @@ inline F16 second_bf16(F16 a) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a.v), _mm512_set1_epi32(-0x10000)))};
 }
 
-// Lane j of row i becomes lane i of row j.
+// Element j of row i becomes element i of row j.
 inline void transpose(F16 (&r)[16]) {
   __m512 a[16], b[16];
   for (int i = 0; i < 16; i += 2) {
@@ -98,21 +99,21 @@ inline void transpose(F16 (&r)[16]) {
   }
 }
 
-// Lane i stores the bytes a, b, c, d of its own, whole numbers in [0, 255].
+// Stores bytes 4i..4i+3 from element i of a, b, c and d, which are integers in [0, 255].
 inline void store_bytes(uint8_t* p, F16 a, F16 b, F16 c, F16 d) {
   const auto shifted = [](F16 x, unsigned bits) { return _mm512_slli_epi32(_mm512_cvtps_epi32(x.v), bits); };
   const __m512i low = _mm512_or_si512(_mm512_cvtps_epi32(a.v), shifted(b, 8));
   _mm512_storeu_si512(p, _mm512_or_si512(low, _mm512_or_si512(shifted(c, 16), shifted(d, 24))));
 }
 
-// Sixteen pairs of whole numbers of 16 bits, and sixteen of 32.
+// Sixteen pairs of 16-bit integers, and sixteen 32-bit integers.
 struct Pairs {
   __m512i v;
 };
 struct Sums {
   __m512i v = _mm512_setzero_si512();
 };
-// Rounds to nearest even; values must fit.
+// Rounds to nearest even. Values must fit into 16 bits.
 inline Pairs pairs_of(F16 first, F16 second) {
   const __m512i high = _mm512_slli_epi32(_mm512_cvtps_epi32(second.v), 16);
   return {_mm512_mask_blend_epi16(0x55555555, high, _mm512_cvtps_epi32(first.v))};

@@ -1,4 +1,4 @@
-// Sixteen floats as four NEON registers.
+// F16 as four NEON registers (simd_avx512.h).
 #pragma once
 #include <arm_neon.h>
 
@@ -10,7 +10,7 @@ struct F16 {
   float32x4_t v[4];
 };
 
-// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+// The largest outer product whose accumulators fit into the registers: kOuterScalars scalars times kOuterVectors vectors.
 constexpr int kOuterScalars = 4, kOuterVectors = 1;
 
 template <typename Function>
@@ -43,7 +43,7 @@ inline F16 operator/(F16 x, F16 y) {
 inline F16 fma(F16 x, F16 y, F16 z) {
   return each([&](int i) { return vfmaq_f32(z.v[i], x.v[i], y.v[i]); });
 }
-// Not vmaxq and vminq: where one is no number, all variants take the second.
+// Not vmaxq and vminq: with a NaN, all variants must take the second operand.
 inline F16 max(F16 x, F16 y) {
   return each([&](int i) { return vbslq_f32(vcgtq_f32(x.v[i], y.v[i]), x.v[i], y.v[i]); });
 }
@@ -66,8 +66,8 @@ inline F16 scale_by_power(F16 x, F16 n) {
     return vmulq_f32(x.v[i], vreinterpretq_f32_s32(bits));
   });
 }
-inline float largest_lane(F16 x) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[2]), vmaxq_f32(x.v[1], x.v[3]))); }
-inline float sum_tree(F16 x) {
+inline float reduce_max(F16 x) { return vmaxvq_f32(vmaxq_f32(vmaxq_f32(x.v[0], x.v[2]), vmaxq_f32(x.v[1], x.v[3]))); }
+inline float reduce_add(F16 x) {
   const float32x4_t four = vaddq_f32(vaddq_f32(x.v[0], x.v[2]), vaddq_f32(x.v[1], x.v[3]));
   const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
   return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
@@ -101,7 +101,7 @@ inline F16 second_bf16(F16 x) {
   return each([&](int i) { return vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(x.v[i]), vdupq_n_u32(0xffff0000u))); });
 }
 
-// Four rows of four: lane j of row i becomes lane i of row j.
+// Four rows of four: element j of row i becomes element i of row j.
 inline void transpose_four(float32x4_t (&r)[4]) {
   const float32x4x2_t low = vtrnq_f32(r[0], r[1]), high = vtrnq_f32(r[2], r[3]);
   for (int i = 0; i < 2; i++) {

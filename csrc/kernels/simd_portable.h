@@ -1,4 +1,4 @@
-// Sixteen floats as a plain array: the same vector type for any C++ compiler.
+// F16 as a plain array, for any C++ compiler (simd_avx512.h).
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,7 +9,7 @@ struct F16 {
   float v[16];
 };
 
-// Accumulators of an outer product that fit into registers: so many scalars times so many vectors.
+// The largest outer product whose accumulators fit into the registers: kOuterScalars scalars times kOuterVectors vectors.
 constexpr int kOuterScalars = 2, kOuterVectors = 1;
 
 template <typename Function>
@@ -54,7 +54,7 @@ inline F16 abs(F16 a) {
   return each([&](int i) { return __builtin_fabsf(a.v[i]); });
 }
 
-// Adding and taking away 1.5 * 2^23 rounds to nearest even wherever |a| < 2^22, which holds for every use here.
+// Adding and subtracting 1.5 * 2^23 rounds to nearest even if |a| < 2^22, which holds for every use here.
 inline float round_even(float a) { return (a + 12582912.0f) - 12582912.0f; }
 inline F16 round(F16 a) {
   return each([&](int i) { return round_even(a.v[i]); });
@@ -77,12 +77,12 @@ inline void store_int8(int8_t* p, F16 a) {
   for (int i = 0; i < 16; i++) p[i] = static_cast<int8_t>(static_cast<int32_t>(round_even(a.v[i])));
 }
 
-inline float largest_lane(F16 a) {
+inline float reduce_max(F16 a) {
   for (int width = 8; width > 0; width /= 2)
     for (int i = 0; i < width; i++) a.v[i] = a.v[i] > a.v[i + width] ? a.v[i] : a.v[i + width];
   return a.v[0];
 }
-inline float sum_tree(F16 a) {
+inline float reduce_add(F16 a) {
   for (int width = 8; width > 0; width /= 2)
     for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];
   return a.v[0];
@@ -98,7 +98,7 @@ inline float half_to_float(uint16_t h) {
     std::memcpy(&value, &bits, sizeof value);
     return value;
   }
-  // Shifting exponent and mantissa into place and multiplying by 2^112 handles subnormals too.
+  // Exponent and mantissa are shifted into place. Multiplying by 2^112 corrects the exponent, of subnormals too.
   bits = magnitude << 13;
   std::memcpy(&value, &bits, sizeof value);
   value *= 5.192296858534828e33f;
@@ -112,7 +112,7 @@ inline uint16_t half_of(float value) {
   const uint32_t magnitude = bits & 0x7fffffffu;
   if (magnitude >= 0x477ff000u) return static_cast<uint16_t>(sign | 0x7c00u);
   if (magnitude < 0x38800000u) {
-    // A subnormal half counts units of 2^-24, which adding 0.5 leaves in the lowest bits of the mantissa.
+    // A subnormal half counts units of 2^-24. Adding 0.5 leaves that count in the lowest bits of the mantissa.
     float shifted;
     std::memcpy(&shifted, &magnitude, sizeof shifted);
     shifted += 0.5f;

@@ -1,15 +1,16 @@
-// Fills the table of one variant; the file that includes this has named the variant and included its tile.
+// Fills the table of one variant. The file that includes this names the variant and includes its micro-kernel first.
 #pragma once
 #define XXH_INLINE_ALL
-#include "../third_party/xxhash/xxhash.h"
-#include "attention.inl.h"
-#include "calibrate.inl.h"
-#include "linear.inl.h"
-#include "matmul.inl.h"
-#include "pack.inl.h"
-#include "peak.inl.h"
+#include "third_party/xxhash/xxhash.h"
+
+#include "kernels/attention.inl.h"
+#include "kernels/calibrate.inl.h"
+#include "kernels/linear.inl.h"
+#include "kernels/matmul.inl.h"
+#include "kernels/pack.inl.h"
+#include "kernels/peak_throughput.inl.h"
 #if defined(__AVX512BF16__)
-#include "attention_bf16.inl.h"
+#include "kernels/attention_bf16.inl.h"
 #endif
 
 namespace estream::ESTREAM_VARIANT {
@@ -44,12 +45,12 @@ constexpr Kernels table(const char* name) {
 #if defined(ESTREAM_BLOCKED)
 constexpr Kernels blocked_table(const char* name) {
   Kernels kernels = table(name);
-  kernels.tiled_rows = kBlockRows;
-  kernels.fewest_tiled_rows = kFewestBlockedRows;
-  if constexpr (kFewestBlockedRows == 1) kernels.matmul_panel = nullptr;
-  kernels.tile_rows = tile_rows;
-  kernels.matmul_panel_tiled = matmul_panel_tiled;
-  kernels.peak = {byte_peak, float_peak};
+  kernels.interleaved_rows = kBlockRows;
+  kernels.min_interleaved_rows = kMinBlockedRows;
+  if constexpr (kMinBlockedRows == 1) kernels.matmul_panel = nullptr;
+  kernels.interleave_rows = interleave_rows;
+  kernels.matmul_panel_interleaved = matmul_panel_interleaved;
+  kernels.peak = {int8_peak, float32_peak};
   return kernels;
 }
 #endif
@@ -57,20 +58,20 @@ constexpr Kernels blocked_table(const char* name) {
 #if defined(__AVX512BF16__)
 constexpr Kernels bf16_table(Kernels kernels) {
   kernels.attention = {sizeof(uint16_t), kQueryBlock, Bfloat16Attention::store, attend<Bfloat16Attention>};
-  kernels.peak = {byte_peak, float_peak, bfloat_peak};
+  kernels.peak = {int8_peak, float32_peak, bf16_peak};
   return kernels;
 }
 #endif
 
 #if defined(__AMX_INT8__)
-constexpr Kernels tiled_table(const char* name) {
+constexpr Kernels amx_table(const char* name) {
   Kernels kernels = bf16_table(table(name));
-  kernels.attention.attend = attend_tiled;
-  kernels.tiled_rows = 16;
-  kernels.fewest_tiled_rows = 8;
-  kernels.tile_rows = tile_rows;
-  kernels.matmul_panel_tiled = matmul_panel_tiled;
-  kernels.peak = {byte_peak, float_peak, bfloat_peak, byte_tile_peak, bfloat_tile_peak};
+  kernels.attention.attend = attend_amx;
+  kernels.interleaved_rows = 16;
+  kernels.min_interleaved_rows = 8;
+  kernels.interleave_rows = interleave_rows;
+  kernels.matmul_panel_interleaved = matmul_panel_interleaved;
+  kernels.peak = {int8_peak, float32_peak, bf16_peak, amx_int8_peak, amx_bf16_peak};
   return kernels;
 }
 #endif

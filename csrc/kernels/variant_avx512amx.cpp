@@ -1,9 +1,9 @@
 #define ESTREAM_VARIANT avx512amx
-#include "tile_avx512vnni.h"
-// Tiles are built on top of the product by rows.
-#include "attention_amx.h"
-#include "variant.inl.h"
+#include "kernels/microkernel_avx512vnni.h"
+// After the micro-kernel, which multiplies few rows.
+#include "kernels/attention_amx.h"
+#include "kernels/variant.inl.h"
 
 namespace estream {
-extern constinit const Kernels kernels_avx512amx = avx512amx::tiled_table("avx512amx");
+extern constinit const Kernels kernels_avx512amx = avx512amx::amx_table("avx512amx");
 }

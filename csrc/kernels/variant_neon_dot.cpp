@@ -1,6 +1,6 @@
 #define ESTREAM_VARIANT neon_dot
-#include "tile_neon_dot.h"
-#include "variant.inl.h"
+#include "kernels/microkernel_neon_dot.h"
+#include "kernels/variant.inl.h"
 
 namespace estream {
 extern constinit const Kernels kernels_neon_dot = neon_dot::table("neondot");

@@ -1,6 +1,6 @@
 #define ESTREAM_VARIANT portable
-#include "tile_portable.h"
-#include "variant.inl.h"
+#include "kernels/microkernel_portable.h"
+#include "kernels/variant.inl.h"
 
 namespace estream {
 extern constinit const Kernels kernels_portable = portable::table("portable");

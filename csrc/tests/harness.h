@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -9,18 +10,21 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/kernels.h"
 
 namespace estream::tests {
 
-inline std::string where;  // what a failing test was busy with
+inline std::string where;  // what the test is doing, for the message of a failure
 
-inline void require(bool condition, const char* text, int line) {
-  if (!condition) throw std::runtime_error("line " + std::to_string(line) + ": " + text + " (" + where + ")");
+inline void require(bool condition, const char* text, const char* file, int line) {
+  if (condition) return;
+  throw std::runtime_error(std::string(file) + ":" + std::to_string(line) + ": " + text +
+                           (where.empty() ? "" : " (" + where + ")"));
 }
-#define CHECK(condition) require(condition, #condition, __LINE__)
+#define CHECK(condition) require(condition, #condition, __FILE__, __LINE__)
 
 // Splitmix64: G. Steele, D. Lea, C. Flood, Fast Splittable Pseudorandom Number Generators (OOPSLA 2014).
 struct Random {
@@ -44,11 +48,12 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
-inline bool close(const std::vector<double>& expected, const std::vector<float>& got) {
+// Whether all differences are at most `tolerance` times the largest expected magnitude.
+inline bool close(const std::vector<double>& expected, const std::vector<float>& got, double tolerance = 2e-5) {
   double largest = 0.0;
   for (const double x : expected) largest = std::max(largest, std::fabs(x));
   for (size_t i = 0; i < expected.size(); i++)
-    if (!(std::fabs(expected[i] - got[i]) <= 2e-5 * largest)) return false;
+    if (!(std::fabs(expected[i] - got[i]) <= tolerance * largest)) return false;
   return expected.size() == got.size();
 }
 
@@ -60,7 +65,7 @@ inline void choose_kernels(const std::string& name) {
 #endif
 }
 
-// Makes each variant in turn the one that select_kernels chooses.
+// Calls body for each variant that can run here, which select_kernels then chooses.
 inline void for_each_variant(const std::function<void(const Kernels&)>& body) {
   const char* set = std::getenv("ESTREAM_KERNELS");
   const std::string before = set ? set : "";
@@ -71,9 +76,11 @@ inline void for_each_variant(const std::function<void(const Kernels&)>& body) {
   choose_kernels(before);
 }
 
+inline void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
 constexpr uint64_t kBlock = 4096;
 
-// What the test file holds: every block repeats its own number.
+// The content of the test file: every block repeats its own number.
 inline std::vector<uint8_t> file_bytes(uint64_t begin, uint64_t length) {
   std::vector<uint8_t> bytes(length);
   for (uint64_t i = begin; i < begin + length; i++) bytes[i - begin] = static_cast<uint8_t>((i / kBlock + 1) >> i % 4 * 8);

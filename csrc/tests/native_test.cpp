@@ -5,15 +5,23 @@
 #include <exception>
 #include <string>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 #define ALL_TESTS(TEST)                             \
   TEST(platform_tells_memory_and_processors)        \
+  TEST(direct_reads_take_multiples_of_64_kib)       \
+  TEST(variants_are_chosen_by_name)                 \
+  TEST(checksums_are_those_of_xxh3)                 \
+  TEST(codes_are_exact_in_every_variant)            \
+  TEST(integers_are_exact_in_every_variant)         \
+  TEST(products_match_their_definition)             \
+  TEST(float_kernels_match_their_definition)        \
+  TEST(attention_matches_its_definition)            \
+  TEST(linear_attention_matches_its_definition)     \
+  TEST(arena_is_aligned_zeroed_writable)            \
   TEST(pool_runs_every_index_once)                  \
   TEST(pool_wakes_sleeping_workers)                 \
-  TEST(arena_is_aligned_zeroed_writable)            \
   TEST(reader_reads_runs_direct_and_buffered)       \
-  TEST(direct_reads_take_multiples_of_64_kib)       \
   TEST(reader_gathers_scattered_parts)              \
   TEST(reader_reports_failed_pages)                 \
   TEST(reader_reports_what_cannot_be_read)          \
@@ -22,18 +30,12 @@
   TEST(reader_leaves_no_thread)                     \
   TEST(reader_publishes_failures_last)              \
   TEST(reader_wakes_who_waits_for_a_cancelled_page) \
-  TEST(codes_are_exact_in_every_variant)            \
-  TEST(integers_are_exact_in_every_variant)         \
-  TEST(products_match_their_definition)             \
-  TEST(float_kernels_match_their_definition)        \
-  TEST(attention_matches_its_definition)            \
-  TEST(linear_attention_matches_its_definition)     \
-  TEST(checksums_are_those_of_xxh3)                 \
   TEST(packing_comes_back_close)                    \
   TEST(given_codes_are_kept)                        \
   TEST(calibrated_codes_are_the_same_and_better)    \
   TEST(experts_do_not_depend_on_threads_or_company) \
-  TEST(routing_breaks_ties_by_id)
+  TEST(routing_breaks_ties_by_id)                   \
+  TEST(tokens_are_listed_by_expert)
 
 namespace estream::tests {
 

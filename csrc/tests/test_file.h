@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "harness.h"
+#include "tests/harness.h"
 
 namespace estream::tests {
 

@@ -1,4 +1,4 @@
-"""What differs between operating systems, for Python; ``csrc/platform*.cpp`` is the same for native code.
+"""What differs between operating systems, for Python; ``csrc/platform/`` is the same for native code.
 
 Windows has no control groups, no direct writes and no locks on folders here: limits of job objects are not read, files are
 written through its cache, and a conversion is known to live by its process alone (docs/windows.md).

@@ -103,7 +103,8 @@ class MoeConfig:
 
     ``scoring`` turns logits into weights; ``norm_topk_prob`` makes those of a token sum to 1, ``routed_scaling_factor`` multiplies
     them. With ``n_group``, only experts of the ``topk_group`` best groups may be chosen. ``router_bias`` is added to the logits,
-    ``correction_bias`` to the scores where experts are chosen. ``router_jitter_noise`` is sparsemixer's. See csrc/routing.h.
+    ``correction_bias`` to the scores where experts are chosen. ``router_jitter_noise`` is sparsemixer's. See
+    csrc/core/routing.h.
 
     A shared expert of ``shared_intermediate_size`` (0: none) serves every token, with ``shared_gate`` times the sigmoid of its logit.
     ``expert_bias``: the experts' matrices have biases. A ``swiglu_limit`` above 0 clamps gate and up, and the gate is
