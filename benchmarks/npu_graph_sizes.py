@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from estream.conversion.npu import graph_sizes
-from estream.devices.qnn.compiler import SOCS, toolchain
+from estream.devices.qnn.toolchain import SOCS, toolchain
 from estream.models import family_of
 from estream.models.config import ModelConfig
 from estream.models.published_shapes import SHAPES

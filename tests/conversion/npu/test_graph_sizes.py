@@ -7,7 +7,8 @@ import pytest
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 
 from estream.conversion.npu import graph_sizes
-from estream.devices.qnn.compiler import SOCS, parse_traffic, toolchain
+from estream.conversion.npu.compiler import parse_traffic
+from estream.devices.qnn.toolchain import SOCS, toolchain
 from estream.errors import DeviceError, OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig

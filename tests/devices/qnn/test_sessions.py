@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 import qnn_reference as reference
 from qnn_tiny import ATTENTION, HIDDEN, LATENT, SHAPES, SOC, Bound, mlp_inputs, normal, run
 
-from estream.devices.qnn.compiler import compile_model
+from estream.conversion.npu.compiler import compile_model
 from estream.devices.qnn.graphs import build
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.sessions import Session

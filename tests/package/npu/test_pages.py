@@ -146,7 +146,7 @@ def test_what_the_graphs_lack_is_refused_by_name(tmp_path: Path):
 
 def test_a_missing_toolchain_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make_tiny(tmp_path / "olmoe", "olmoe", SHAPES["olmoe"])
-    monkeypatch.setattr("estream.devices.qnn.compiler._PACKAGES", ("onnxruntime-nothing",))
+    monkeypatch.setattr("estream.devices.qnn.toolchain.PACKAGES", ("onnxruntime-nothing",))
     with pytest.raises(OptionError, match=r"pip install 'estream\[qnn\]'"):
         convert(tmp_path / "olmoe", tmp_path / "out.estream", UNCOMPILED)
 

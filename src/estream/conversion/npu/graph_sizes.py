@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from estream.devices.qnn.compiler import Compiled, compile_model
+from estream.conversion.npu.compiler import Compiled, compile_model
 from estream.devices.qnn.graphs import build
 from estream.errors import OptionError
 from estream.host.sizes import round_up

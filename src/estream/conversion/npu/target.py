@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from estream.conversion.npu.compiler import compile_model
 from estream.conversion.npu.relayout import Relayout, source_quantization
 from estream.conversion.npu.support import check_supported
-from estream.devices.qnn.compiler import SOCS, compile_model, toolchain
 from estream.devices.qnn.graph_models import graph_models, model_digest
+from estream.devices.qnn.toolchain import SOCS, toolchain
 from estream.host import limits
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, Quantization

@@ -10,10 +10,10 @@ import numpy as np
 from estream.devices.qnn import target
 from estream.devices.qnn.arrays import NpuArrays, NpuPlan
 from estream.devices.qnn.attention import NpuAttention
-from estream.devices.qnn.compiler import SOCS
 from estream.devices.qnn.graph_set import Graph, GraphSet
 from estream.devices.qnn.mlp import NpuMlp
 from estream.devices.qnn.tiles import Tile, measured_tiles, written_cost
+from estream.devices.qnn.toolchain import SOCS
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import LentPage

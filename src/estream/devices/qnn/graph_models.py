@@ -2,7 +2,7 @@
 
 import hashlib
 
-from estream.devices.qnn.compiler import toolchain
+from estream.devices.qnn.toolchain import toolchain
 from estream.package.npu.graph_specs import graph_specs
 from estream.package.npu.shapes import NpuShapes
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estream.devices.qnn.compiler import toolchain
 from estream.devices.qnn.graph_models import graph_models, model_digest
 from estream.devices.qnn.sessions import Session
+from estream.devices.qnn.toolchain import toolchain
 from estream.package.npu.graph_specs import GraphSpec, graph_specs
 from estream.package.npu.section import NpuSection
 from estream.package.package import Package

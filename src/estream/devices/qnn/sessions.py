@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from estream.devices.qnn.compiler import soc_model, toolchain
+from estream.devices.qnn.toolchain import soc_model, toolchain
 from estream.errors import DeviceError
 from estream.package.npu.graph_specs import GraphSpec, TensorSpec
 
@@ -44,7 +44,7 @@ class Session:
         Args:
             spec: the graph.
             model: what ``compile_model`` or ``graphs.build`` gave.
-            soc: a key of ``compiler.SOCS``; that which the graph was compiled for.
+            soc: a key of ``toolchain.SOCS``; that which the graph was compiled for.
 
         Raises:
             OptionError: the SoC is not known, or the toolchain not installed.

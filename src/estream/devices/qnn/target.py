@@ -5,10 +5,10 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Literal
 
+from estream.devices.qnn.toolchain import PACKAGES
 from estream.errors import OptionError
 
 Target = Literal["npu", "emulator"]
-PACKAGES = ("onnx", "onnxruntime", "onnxruntime-qnn")
 #: Where pip's package holds an emulator of the NPU instead of its driver.
 _EMULATED = ("x86_64", "AMD64")
 
@@ -31,7 +31,7 @@ def refuse_times(what: str, device: str) -> None:
 
 
 def installed() -> dict[str, str]:
-    """Versions of what is installed of the extra."""
+    """Versions, by name, of those packages of the toolchain that are installed."""
     found = {}
     for name in PACKAGES:
         try:

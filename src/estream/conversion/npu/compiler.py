@@ -9,15 +9,11 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from estream.errors import DeviceError, OptionError
+from estream.devices.qnn.toolchain import soc_model, toolchain
+from estream.errors import DeviceError
 
-#: QNN's numbers of the SoCs, by estream's names: Snapdragon 8 Gen 3, 8 Elite, 8 Elite Gen 5 and X Elite.
-SOCS = {"sm8650": 57, "sm8750": 69, "sm8850": 87, "x-elite": 60}
-
-_PACKAGES = ("onnx", "onnxruntime", "onnxruntime-qnn")
 _PROCESS = Path(__file__).with_name("compile_process.py")
 _TRAFFIC = {"spill": "spill", "fill": "fill", "read": "read_total", "write": "write_total"}
 
@@ -41,26 +37,6 @@ class Compiled:
     context: bytes
     traffic: Traffic
     seconds: float
-
-
-def toolchain() -> dict[str, str]:
-    """Versions of what compiles.
-
-    Raises:
-        OptionError: it is not installed.
-
-    """
-    try:
-        return {name: version(name) for name in _PACKAGES}
-    except PackageNotFoundError as error:
-        raise OptionError(f"the NPU needs {error.name}, which is not installed: pip install 'estream[qnn]'") from error
-
-
-def soc_model(soc: str) -> int:
-    """QNN's number of a SoC. Raises OptionError for one that is not known."""
-    if soc not in SOCS:
-        raise OptionError(f"--soc {soc!r} is not known: choose from {', '.join(SOCS)}")
-    return SOCS[soc]
 
 
 def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) -> Compiled:
