@@ -44,7 +44,7 @@ def test_the_table_keeps_what_is_promised(model):
 def test_slices_cover_an_expert(model):
     config = config_of(model)
     shapes = graph_sizes.choose(config, BITS)
-    assert config.moe.intermediate_size % shapes.expert.width == 0, "no published width needs padding"
+    assert config.moe.intermediate_size % shapes.expert.slice_width == 0, "no published width needs padding"
     assert 16 in shapes.expert.tiles
     assert shapes.routing.window >= max(shapes.expert.tiles)
 
@@ -88,7 +88,7 @@ def test_the_rule_pads_odd_widths_to_whole_groups(width, bits, expected):
     config = config_of("olmoe-1b-7b")
     odd = replace(config, moe=replace(config.moe, intermediate_size=width))
     shapes = graph_sizes.choose(odd, bits)
-    assert shapes.expert.width == expected
+    assert shapes.expert.slice_width == expected
     assert -(-width // expected) * expected - width < expected
 
 

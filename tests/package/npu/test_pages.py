@@ -162,7 +162,7 @@ def test_published_shapes_have_few_graphs_and_pages_that_tile_the_model(name: st
     assert shapes.routing.tokens % shapes.head.rows == 0
     assert (
         target.source.expert_slices == 1
-        or (config.moe.intermediate_size // target.source.expert_slices) % shapes.expert.width == 0
+        or (config.moe.intermediate_size // target.source.expert_slices) % shapes.expert.slice_width == 0
     )
 
 

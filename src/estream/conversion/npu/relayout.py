@@ -28,11 +28,11 @@ def source_quantization(config: ModelConfig, shapes: NpuShapes, group: int) -> Q
     def slices(found: int, width: int, step: int) -> int:
         return next((n for n in range(found, 1, -1) if width % (n * step) == 0), 1)
 
-    shared = mlp_shapes(shapes, "shared").width
+    shared = mlp_shapes(shapes, "shared").slice_width
     return replace(
         chosen,
         head_rows=shapes.head.vocabulary,
-        expert_slices=slices(chosen.expert_slices, config.moe.intermediate_size, shapes.expert.width),
+        expert_slices=slices(chosen.expert_slices, config.moe.intermediate_size, shapes.expert.slice_width),
         shared_slices=slices(chosen.shared_slices, config.moe.shared_intermediate_size, shared),
         dense_slices=slices(chosen.dense_slices, config.intermediate_size, shared),
     )
@@ -101,8 +101,8 @@ class Relayout:
         (gate, up), down = _apart(codes["gate_up"], spec.count), codes["down"]
         whole = self._config.moe.intermediate_size if spec.kind == "expert" else self._config.mlp_intermediate_size(spec.layer)
         layout = page_layout(self._shapes, spec.kind)
-        for begin in range(0, spec.count, part.width):
-            end, first = min(begin + part.width, spec.count), spec.first + begin
+        for begin in range(0, spec.count, part.slice_width):
+            end, first = min(begin + part.slice_width, spec.count), spec.first + begin
             groups = slice(begin // part.group, -(-end // part.group))
             cut: dict[str, Codes] = {
                 "gate": (gate[0][begin:end], gate[1][begin:end]),
@@ -112,7 +112,7 @@ class Relayout:
             arrays: dict[str, np.ndarray] = {}
             for matrix in part.matrices(self._shapes.hidden):
                 arrays |= _packed(matrix, cut[matrix.name])
-            index = first // part.width if whole > part.width else -1
+            index = first // part.slice_width if whole > part.slice_width else -1
             yield self._page(replace(spec, slice=index, first=first, count=end - begin, layout=layout), arrays)
 
     def _page(self, spec: PageSpec, arrays: Mapping[str, np.ndarray]) -> tuple[PageSpec, np.ndarray]:

@@ -62,10 +62,10 @@ class NpuTarget:
 
 def _quantization(config: ModelConfig, shapes: NpuShapes, source: Quantization) -> Quantization:
     """Bits and groups as the source has them, slices as the graphs read them."""
-    shared = mlp_shapes(shapes, "shared").width
+    shared = mlp_shapes(shapes, "shared").slice_width
     return replace(
         source,
-        expert_slices=-(-config.moe.intermediate_size // shapes.expert.width),
+        expert_slices=-(-config.moe.intermediate_size // shapes.expert.slice_width),
         shared_slices=max(1, -(-config.moe.shared_intermediate_size // shared)),
         dense_slices=max(1, -(-config.intermediate_size // shared)),
     )

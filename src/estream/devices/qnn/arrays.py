@@ -70,6 +70,25 @@ class RoutingArrays:
 
 
 @dataclass(frozen=True)
+class SoftmaxState:
+    """What a running softmax knows of the keys so far, for each row of a chunk of queries; float16 [kv_heads, rows, ...]."""
+
+    row_max: np.ndarray  # [..., 1]
+    row_sum: np.ndarray  # [..., 1]
+    accumulator: np.ndarray  # [..., v_dim], the weighted values over row_sum
+
+    @staticmethod
+    def carve(take: Carver, shapes: NpuShapes) -> "SoftmaxState":
+        a = shapes.attention
+        return SoftmaxState(*(take(np.float16, a.kv_heads, a.share * a.chunk, width) for width in (1, 1, a.v_dim)))
+
+    def tensors(self, suffix: str = "") -> dict[str, np.ndarray]:
+        """The arrays by the names of the graph's tensors; those of its outputs end in ``suffix``."""
+        names = (graph_specs.ROW_MAX, graph_specs.ROW_SUM, graph_specs.ACCUMULATOR)
+        return {name + suffix: array for name, array in zip(names, (self.row_max, self.row_sum, self.accumulator), strict=True)}
+
+
+@dataclass(frozen=True)
 class AttentionArrays:
     """Keys and values of one layer by chunks, and what one chunk of queries needs."""
 
@@ -82,16 +101,12 @@ class AttentionArrays:
     end: np.ndarray
     cosine: np.ndarray
     sine: np.ndarray
-    states: tuple[dict[str, np.ndarray], ...]
+    states: tuple[SoftmaxState, ...]
 
     @staticmethod
     def carve(take: Carver, shapes: NpuShapes, chunks: int) -> "AttentionArrays":
         a, hidden = shapes.attention, shapes.hidden
         rows = a.share * a.chunk
-
-        def state() -> dict[str, np.ndarray]:
-            widths = (("peak", 1), ("mass", 1), ("mean", a.v_dim))
-            return {name: take(np.float16, a.kv_heads, rows, width) for name, width in widths}
 
         return AttentionArrays(
             keys=take(np.float16, chunks, a.kv_heads, a.qk_dim, a.chunk),
@@ -104,7 +119,7 @@ class AttentionArrays:
             cosine=take(np.float16, a.chunk, a.rotated // 2),
             sine=take(np.float16, a.chunk, a.rotated // 2),
             # Where a running softmax begins, and two that take turns.
-            states=tuple(state() for _ in range(3)),
+            states=tuple(SoftmaxState.carve(take, shapes) for _ in range(3)),
         )
 
 
@@ -160,7 +175,7 @@ class NpuPlan:
     @property
     def sliced(self) -> bool:
         """Whether experts are cut into slices, whose partial sums wait between one slice's page and the next."""
-        return self.config.moe.intermediate_size > self.shapes.expert.width
+        return self.config.moe.intermediate_size > self.shapes.expert.slice_width
 
     @property
     def residual_bytes(self) -> int:
@@ -218,4 +233,4 @@ class NpuPlan:
             arrays.low[part] = rows[part] - arrays.high[part]
         arrays.memory[:windows_end].fill(0)
         arrays.ones.fill(1.0)
-        arrays.attention.states[0]["peak"].fill(graph_specs.LOWEST)
+        arrays.attention.states[0].row_max.fill(graph_specs.LOWEST)

@@ -9,6 +9,7 @@ from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 from estream.models.rope import Rope
 from estream.package.layout import PageSpec
+from estream.package.npu.graph_specs import ACCUMULATOR
 from estream.package.npu.pages import page_layout
 from estream.package.npu.shapes import NpuShapes
 
@@ -50,10 +51,10 @@ class NpuAttention:
         for chunk in chunks[: max(needed) + 1]:
             self._project(chunk, deltas)
             if chunk in needed:
-                mean = self._means(chunk, window)
+                accumulator = self._attended(chunk, window)
                 rows = self._rows(chunk)
                 self._output.run(
-                    mean=mean,
+                    **{ACCUMULATOR: accumulator},
                     high=self._a.attention.high,
                     low=self._a.attention.low,
                     high_out=self._a.high[rows],
@@ -82,7 +83,7 @@ class NpuAttention:
             v=a.values[chunk],
         )
 
-    def _means(self, chunk: int, window: int) -> np.ndarray:
+    def _attended(self, chunk: int, window: int) -> np.ndarray:
         """The values that a chunk's rows see, weighted."""
         a, rows = self._a.attention, self._rows(chunk)
         ends = np.arange(rows.start, rows.stop) + 1
@@ -93,7 +94,7 @@ class NpuAttention:
             a.end[:, 0] = np.clip(ends - keys * self._chunk, 0, self._chunk)
             if not (a.first < a.end).any():
                 continue
-            outputs = {f"{name}_out": array for name, array in after.items()}
-            self._attend.run(q=a.queries, k=a.keys[keys], v=a.values[keys], first=a.first, end=a.end, **state, **outputs)
+            seen = {"k": a.keys[keys], "v": a.values[keys], "first": a.first, "end": a.end}
+            self._attend.run(q=a.queries, **seen, **state.tensors(), **after.tensors("_out"))
             state, (after, other) = after, (other, after)
-        return state["mean"]
+        return state.accumulator

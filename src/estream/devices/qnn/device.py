@@ -61,7 +61,7 @@ class QnnDevice:
         graphs = [g for g in self._graphs.graphs.values() if g.spec.matrices == part.matrices(self._shapes.hidden)]
         if self._target == "npu":
             return measured_tiles({graph.spec.rows: time_graph(graph) for graph in graphs})
-        weights = 3 * self._shapes.hidden * part.width
+        weights = 3 * self._shapes.hidden * part.slice_width
         return tuple(Tile(g.spec.rows, written_cost(g.spec.rows, g.session.io_bytes, weights)) for g in graphs)
 
     @property

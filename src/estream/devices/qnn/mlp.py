@@ -107,7 +107,7 @@ class NpuMlp:
         self.tiles.add(end - begin, tiles)
         a, routing = self._a.windows[group], self._a.routing[group]
         # Slices add up in two buffers by turns; the last one writes the results.
-        slices = -(-self._config.moe.intermediate_size // self._shapes.expert.width)
+        slices = -(-self._config.moe.intermediate_size // self._shapes.expert.slice_width)
         turns = (a.results, self._a.partials[group] if slices > 1 else a.results)
         to = turns[(slices - 1 - max(spec.slice, 0)) % 2]
         sums = turns[1] if to is turns[0] else turns[0]

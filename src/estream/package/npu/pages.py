@@ -34,7 +34,7 @@ def _graphs(shapes: NpuShapes, kind: PageKind) -> Sequence[GraphSpec]:
 
 
 def mlp_shapes(shapes: NpuShapes, kind: PageKind) -> MlpShapes:
-    """The sizes of the MLPs in pages of this kind, experts or those that serve every row."""
+    """The shapes of the MLPs in pages of this kind: experts, or MLPs that serve every row."""
     return shapes.expert if kind == "expert" or shapes.shared is None else shapes.shared
 
 
@@ -70,6 +70,6 @@ def build_tape(config: ModelConfig, shapes: NpuShapes) -> Iterator[PageSpec]:
 
 def _slices(shapes: NpuShapes, kind: PageKind, layer: int, expert: int, width: int) -> Iterator[PageSpec]:
     """The last slice may be narrower than its graph: the rest of it is zeros."""
-    step, layout = mlp_shapes(shapes, kind).width, page_layout(shapes, kind)
+    step, layout = mlp_shapes(shapes, kind).slice_width, page_layout(shapes, kind)
     for index, first in enumerate(range(0, width, step)):
         yield PageSpec(kind, layer, expert, index if width > step else -1, first, min(step, width - first), layout)

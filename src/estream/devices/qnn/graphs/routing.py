@@ -16,8 +16,8 @@ def route(g: GraphBuilder, shapes: NpuShapes) -> None:
     # Exponentials, to be divided once: the backend's Softmax is off by 0.14 %.
     scores = exponential(g, g.op("Sub", logits, g.op("ReduceMax", logits, g.shape(1), keepdims=1)))
     best, chosen = g.ops("TopK", _within_groups(g, r, scores), g.shape(r.top_k), to=("", ""), axis=-1)
-    total = g.op("ReduceSum", best if r.normalise else scores, g.shape(1), keepdims=1)
-    weights = g.op("Mul", g.op("Div", best, total), g.half(r.scaling), to="weights")
+    total = g.op("ReduceSum", best if r.norm_topk_prob else scores, g.shape(1), keepdims=1)
+    weights = g.op("Mul", g.op("Div", best, total), g.half(r.routed_scaling_factor), to="weights")
     real = g.op("Less", g.integers(np.arange(r.tokens)[:, None]), "count")
     ids = g.op("Where", real, g.cast(chosen, "int32"), g.integers(r.experts), to="ids")
     _sort(g, r, ids, weights)
@@ -25,14 +25,14 @@ def route(g: GraphBuilder, shapes: NpuShapes) -> None:
 
 def _within_groups(g: GraphBuilder, r: RoutingShapes, scores: str) -> str:
     """Scores of experts outside of the best groups become zero. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.2.2."""
-    if r.groups == 1:
+    if r.n_group == 1:
         return scores
-    grouped = g.reshape(scores, r.tokens, r.groups, r.experts // r.groups)
+    grouped = g.reshape(scores, r.tokens, r.n_group, r.experts // r.n_group)
     best = g.op("ReduceMax", grouped, g.shape(2), keepdims=0)
-    _, chosen = g.ops("TopK", best, g.shape(r.top_groups), to=("", ""), axis=-1)
-    chosen = g.reshape(g.cast(chosen, "int32"), r.tokens, r.top_groups, 1)
-    hits = g.cast(g.op("Equal", chosen, g.integers(np.arange(r.groups)[None, None])), "float16")
-    allowed = g.reshape(g.op("ReduceSum", hits, g.shape(1), keepdims=0), r.tokens, r.groups, 1)
+    _, chosen = g.ops("TopK", best, g.shape(r.topk_group), to=("", ""), axis=-1)
+    chosen = g.reshape(g.cast(chosen, "int32"), r.tokens, r.topk_group, 1)
+    hits = g.cast(g.op("Equal", chosen, g.integers(np.arange(r.n_group)[None, None])), "float16")
+    allowed = g.reshape(g.op("ReduceSum", hits, g.shape(1), keepdims=0), r.tokens, r.n_group, 1)
     return g.reshape(g.op("Mul", grouped, allowed), r.tokens, r.experts)
 
 
