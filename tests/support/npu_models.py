@@ -15,6 +15,8 @@ from tiny import FAMILIES, from_state, logits, make_tiny
 import estream
 from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
+from estream.conversion.npu import graph_sizes
+from estream.models.config import ModelConfig
 
 #: Graphs are compiled when a model is loaded.
 UNCOMPILED = ConvertOptions(device="qnn", soc=())
@@ -31,11 +33,12 @@ SHAPES = {
 
 @contextmanager
 def slices_of(width: int) -> Iterator[None]:
-    """MLPs are cut into slices of so many intermediate values."""
-    from estream.conversion.npu import graph_sizes
+    """Inside, MLPs are cut into slices of ``width`` intermediate values."""
 
-    original = graph_sizes.sizes_of
-    with mock.patch.object(graph_sizes, "sizes_of", lambda config, bits: replace(original(config, bits), width=width)):
+    def sizes(config: ModelConfig, bits: int) -> graph_sizes.GraphSizes:
+        return replace(next(graph_sizes.candidates(config, bits)), slice_width=width)
+
+    with mock.patch.object(graph_sizes, "stored_sizes", sizes):
         yield
 
 

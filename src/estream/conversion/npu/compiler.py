@@ -3,7 +3,6 @@
 The compiler runs in another process: it logs to stderr, can crash, and can take minutes for a shape that it does not like.
 """
 
-import json
 import re
 import subprocess
 import sys
@@ -36,7 +35,6 @@ class Compiled:
 
     context: bytes
     traffic: Traffic
-    seconds: float
 
 
 def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) -> Compiled:
@@ -68,8 +66,7 @@ def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) ->
         log = done.stderr.decode(errors="replace")
         if done.returncode or not context.exists():
             raise DeviceError(f"graph '{name}' cannot be compiled for {soc} (exit {done.returncode}): {_reason(log)}")
-        report = json.loads(done.stdout.decode().splitlines()[-1])
-        return Compiled(context.read_bytes(), parse_traffic(name, log), report["seconds"])
+        return Compiled(context.read_bytes(), parse_traffic(name, log))
 
 
 def parse_traffic(name: str, log: str) -> Traffic:

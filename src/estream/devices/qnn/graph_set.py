@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estream.devices.qnn.graph_models import graph_models, model_digest
+from estream.devices.qnn.graph_models import graph_model, model_digest
 from estream.devices.qnn.sessions import Session
 from estream.devices.qnn.toolchain import toolchain
 from estream.package.npu.graph_specs import GraphSpec, graph_specs
@@ -60,11 +60,11 @@ class GraphSet:
             DeviceError: a graph cannot be loaded or run.
 
         """
-        models, compiled = graph_models(section.shapes), []
+        compiled: list[str] = []
         usable = section.contexts.get(soc, {}) if dict(section.toolchain) == toolchain() else {}
         graphs: dict[str, Graph] = {}
         for spec in graph_specs(section.shapes):
-            model = models[spec.name]
+            model = graph_model(spec, section.shapes)
             if usable.get(spec.name) == model_digest(model):
                 model = (package.path / NpuSection.file(soc, spec.name)).read_bytes()
             else:
