@@ -17,6 +17,7 @@ from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
 from estream.conversion.npu import graph_sizes
 from estream.models.config import ModelConfig
+from estream.package.package import Package
 
 #: Graphs are compiled when a model is loaded.
 UNCOMPILED = ConvertOptions(device="qnn", soc=())
@@ -42,14 +43,19 @@ def slices_of(width: int) -> Iterator[None]:
         yield
 
 
+def convert_both(folder: Path, family: str, shape: dict[str, Any]) -> tuple[Package, Package]:
+    """A tiny model, as a package for the CPU and as one for the NPU."""
+    make_tiny(folder / "source", family, CONTEXT | shape)
+    cpu = convert(folder / "source", folder / "cpu.estream", ConvertOptions(group=32))
+    return cpu, convert(folder / "source", folder / "npu.estream", UNCOMPILED)
+
+
 class NpuModel:
     """A package for the NPU, one for the CPU with the same integers, and the transformers model with these weights."""
 
     def __init__(self, folder: Path, family: str, shape: dict[str, Any], width: int | None = None) -> None:
-        make_tiny(folder / "source", family, CONTEXT | shape)
-        self.cpu = convert(folder / "source", folder / "cpu.estream", ConvertOptions(group=32))
         with slices_of(width) if width else nullcontext():
-            self.npu = convert(folder / "source", folder / "npu.estream", UNCOMPILED)
+            self.cpu, self.npu = convert_both(folder, family, shape)
         config = FAMILIES[family].config.from_pretrained(folder / "source")
         config.tie_word_embeddings = False
         save_folder(folder / "stored", state_dict(self.cpu, folder / "source"), config.to_json_string())
