@@ -100,19 +100,19 @@ class NpuModel:
 def npu_routing(model: Model) -> Iterator[list[np.ndarray]]:
     """Sees the experts that the NPU chooses: int32 [rows, top_k] of each layer with experts."""
     seen: list[np.ndarray] = []
-    mlp = model._device._mlp  # type: ignore[attr-defined]
-    original = mlp.route
+    device = model._device
+    original = device.route
 
-    def route(spec, address, rows):
-        routing = original(spec, address, rows)
+    def route(spec, address):
+        routing = original(spec, address)
         if len(routing.starts) > 1:
-            found = [a.ids[:n].copy() for a, n in zip(mlp._a.routing, mlp._counts, strict=False)]
-            seen.append(np.concatenate(found))
+            sweep = device._sweep  # type: ignore[attr-defined]
+            groups = zip(sweep.arrays.routing, sweep.layer.group_rows, strict=False)
+            seen.append(np.concatenate([group.ids[:rows].copy() for group, rows in groups]))
         return routing
 
-    mlp.route = route
-    yield seen
-    mlp.route = original
+    with mock.patch.object(device, "route", route):
+        yield seen
 
 
 def every_position(model: Model, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
