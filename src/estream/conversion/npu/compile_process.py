@@ -1,7 +1,7 @@
 """Compiles one graph, in a process of its own: ``python compile_process.py MODEL CONTEXT SOC_MODEL``.
 
-The compiler's account of the memory traffic goes to stderr, with all else that it logs. Reads an ONNX model from MODEL and
-writes to CONTEXT one that holds the compiled binary. Imports nothing of the package, so that it starts fast.
+Reads an ONNX model from MODEL, and writes to CONTEXT an ONNX model that holds the compiled binary. The compiler logs to stderr,
+its account of the memory traffic included. Imports nothing of the package, so it starts fast.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Compiling graphs offline for a named SoC, and the compiler's own account of the memory traffic.
 
-The compiler runs in another process: it logs to stderr, can crash, and can take minutes for a shape that it does not like.
+The compiler runs in another process: it logs to stderr, it may crash, and some shapes take it minutes.
 """
 
 import re
@@ -19,8 +19,9 @@ _TRAFFIC = {"spill": "spill", "fill": "fill", "read": "read_total", "write": "wr
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one call moves between DDR and the NPU's own memory, as the compiler counts them: ``read`` and ``written``
-    in all, and of these what is ``spilled`` and ``filled`` because intermediate values had no room.
+    """Bytes that one call moves between DDR and the NPU's own memory, as the compiler counts them.
+
+    ``read`` and ``written`` are all of them. Of these, ``spilled`` and ``filled`` are intermediate values that found no room.
     """
 
     spilled: int
@@ -44,7 +45,7 @@ def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) ->
         name: of the graph, for messages.
         model: the ONNX model.
         soc: a key of ``SOCS``.
-        seconds: after so many the compiler is stopped.
+        seconds: the longest that the compiler may take.
 
     Raises:
         OptionError: the SoC is not known, or the toolchain not installed.
@@ -70,7 +71,7 @@ def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) ->
 
 
 def parse_traffic(name: str, log: str) -> Traffic:
-    """Raises DeviceError where the log has no account of the traffic: another release of the compiler."""
+    """Raises DeviceError where the log has no account of the traffic, as that of another release of the compiler."""
     counts = {}
     for key, field in _TRAFFIC.items():
         found = re.findall(rf"\b{field}_bytes=(\d+)", log)
@@ -81,6 +82,6 @@ def parse_traffic(name: str, log: str) -> Traffic:
 
 
 def _reason(log: str) -> str:
-    """The last lines of a log that tell of errors."""
+    """The last lines of a log that name errors."""
     lines = [line.strip() for line in log.splitlines() if re.search(r"\[E:|Error|error|FAIL|Exception", line)]
     return " | ".join(line[-300:] for line in lines[-3:]) or "no reason in its log"

@@ -26,8 +26,10 @@ NPU_GROUP = graph_sizes.GROUP
 
 @dataclass
 class NpuTarget:
-    """How a model is written for the NPU. ``source`` cuts the CPU's pages from which the NPU's are made; ``files`` are the
-    compiled graphs by their names in the package.
+    """How a model is written for the NPU.
+
+    ``quantization`` goes into the package. ``source`` says how the CPU's pages are cut, of which the NPU's are made. ``files``
+    are the compiled graphs by their names in the package.
     """
 
     section: NpuSection
@@ -66,7 +68,7 @@ class NpuTarget:
 
 
 def _quantization(config: ModelConfig, shapes: NpuShapes, source: Quantization) -> Quantization:
-    """Bits and groups as the source has them, slices as the graphs read them."""
+    """Bits and groups of ``source``, and the slices that the graphs read."""
     shared = mlp_shapes(shapes, "shared").slice_width
     return replace(
         source,
@@ -77,7 +79,7 @@ def _quantization(config: ModelConfig, shapes: NpuShapes, source: Quantization) 
 
 
 def _compiled(shapes: NpuShapes, compiler: GraphCompiler) -> tuple[NpuSection, dict[str, bytes]]:
-    """What the package holds of the compiler's work: every graph for every chip, and their names in the package."""
+    """Every graph for every chip: what the manifest says of them, and the files by their names in the package."""
     if not compiler.socs:
         return NpuSection(shapes), {}
     contexts: dict[str, dict[str, str]] = {soc: {} for soc in compiler.socs}

@@ -1,4 +1,4 @@
-"""The NPU device: binds pages and arrays to a few compiled graphs that serve every layer and every expert."""
+"""The NPU as a device: it binds pages and arrays to a few compiled graphs, which serve every layer and every expert."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,10 +42,14 @@ class _Sweep:
 
 
 class QnnDevice:
-    """Runs a package for the NPU on the chip ``soc``: really, or on the vendor's emulator of it."""
+    """Runs a package for the NPU on a chip, or on the vendor's emulator of that chip."""
 
     def __init__(self, package: Package, soc: str | None = None) -> None:
-        """Load the graphs; those that the package does not hold for this chip and toolchain are compiled.
+        """Load the graphs. Those that the package does not hold for this chip and toolchain are compiled.
+
+        Args:
+            package: a package for the NPU.
+            soc: a key of ``toolchain.SOCS``; None for the first chip that the package holds graphs for.
 
         Raises:
             OptionError: this machine has neither NPU nor emulator, or the chip is not known.
@@ -70,7 +74,7 @@ class QnnDevice:
         self._count = TileCount()
 
     def _tiles(self) -> tuple[Tile, ...]:
-        """Tiles for experts, by what an NPU was measured to take; by written costs where there is none to be measured."""
+        """The tiles of experts. A real NPU is timed; the emulator is not, so its tiles have written costs."""
         part = self._shapes.expert
         graphs = [g for g in self._graphs.graphs.values() if g.spec.matrices == part.matrices(self._shapes.hidden)]
         if self._target == "npu":

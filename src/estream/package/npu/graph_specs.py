@@ -1,7 +1,7 @@
 """The graphs of a model on the NPU: their names, and the names, types and shapes of all inputs and outputs.
 
 Shapes are static on this device, and weights are run-time inputs. So the same few graphs serve every layer and expert.
-What each computes is told in docs/npu-graphs.md.
+docs/npu-graphs.md tells what each computes.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ HEADROOM = 2.75
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output, in C order. ``weight``: it belongs to a layer and lies in a page."""
+    """One input or output, in C order. A ``weight`` belongs to a layer and lies in a page."""
 
     name: str
     dtype: DType
@@ -42,7 +42,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """One compiled graph. ``rows``: how many rows (tokens, slots) a call computes; ``bits``: those of an MLP's weights."""
+    """One compiled graph. A call computes ``rows`` rows (tokens, slots). ``bits`` are those of an MLP's weights."""
 
     kind: GraphKind
     name: str
@@ -54,7 +54,7 @@ class GraphSpec:
 
     @property
     def weights(self) -> tuple[TensorSpec, ...]:
-        """The inputs that a page holds, in the order in which it does."""
+        """The inputs that a page holds, in the page's order."""
         return tuple(tensor for tensor in self.inputs if tensor.weight)
 
     def input(self, name: str) -> TensorSpec:
@@ -68,7 +68,7 @@ class GraphSpec:
 
 
 def graph_specs(shapes: NpuShapes) -> tuple[GraphSpec, ...]:
-    """All graphs of a model, the MLP's from the fewest rows up.
+    """All graphs of a model, those of MLPs from the fewest rows up.
 
     Raises:
         OptionError: a matrix cannot be cut into whole groups.
@@ -85,7 +85,7 @@ def graph_specs(shapes: NpuShapes) -> tuple[GraphSpec, ...]:
 
 
 def qkv(shapes: NpuShapes) -> GraphSpec:
-    """Residual += delta; norm; queries, keys and values of a chunk, rotated; queries scaled."""
+    """Residual += delta, then its norm, and from that queries, keys and values of a chunk: rotated, the queries scaled."""
     a, rows, hidden = shapes.attention, shapes.attention.chunk, shapes.hidden
     matrices = a.latent_matrices(hidden) if a.kv_lora_rank else a.grouped_matrices(hidden)
     norms = [_vector("input_norm", hidden)]
@@ -160,7 +160,7 @@ def output(shapes: NpuShapes) -> GraphSpec:
 
 
 def route(shapes: NpuShapes) -> GraphSpec:
-    """Norm, logits, the best experts of each row and their weights; rows sorted by expert, and counted."""
+    """Norm, logits, the best experts of each row and their weights; slots sorted by expert, and counted."""
     r, hidden = shapes.routing, shapes.hidden
     shared_gate = (_halves("shared_gate", hidden, 1, weight=True),) if r.shared_gate else ()
     return GraphSpec(
@@ -195,7 +195,7 @@ def gather(shapes: NpuShapes) -> GraphSpec:
 
 
 def combine(shapes: NpuShapes) -> GraphSpec:
-    """delta[tokens] += the rows of a window of slots, of which the first ``count`` are meant."""
+    """delta[tokens] += the first ``count`` rows of a window of slots."""
     r, hidden = shapes.routing, shapes.hidden
     inputs = (
         _halves("delta", r.tokens, hidden),

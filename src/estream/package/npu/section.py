@@ -23,9 +23,10 @@ _KEYS = {
 
 @dataclass(frozen=True)
 class NpuSection:
-    """``contexts`` maps SoCs to graphs to the SHA-256 of the model that was compiled, with the ``toolchain`` of these versions.
+    """``contexts`` gives, by SoC and graph, the SHA-256 of the ONNX model that was compiled; ``toolchain`` the versions of what
+    compiled it.
 
-    A compiled graph is only used by the same toolchain, for the same model.
+    A compiled graph is used only where both are the same.
     """
 
     shapes: NpuShapes

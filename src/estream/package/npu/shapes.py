@@ -1,4 +1,4 @@
-"""The sizes that a model's graphs are compiled for."""
+"""The shapes that a model's graphs are compiled for."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,12 +7,12 @@ from estream.package.npu.matrices import MatrixSpec
 
 QkNorm = Literal["none", "projection", "head"]
 
-#: The largest block of a matrix, in weights: twice as many bytes when unpacked, and an NPU has 8 MiB for all that it works on.
+#: The largest block of a matrix, in weights. Unpacked it takes twice as many bytes, and an NPU has 8 MiB of its own memory.
 LARGEST_BLOCK = 1 << 20
 
 
 def blocked(name: str, inputs: int, outputs: int, bits: int, group: int) -> MatrixSpec:
-    """A matrix in as few equal blocks of outputs as ``LARGEST_BLOCK`` allows; blocks are multiples of 32 outputs."""
+    """A matrix in the fewest equal blocks that ``LARGEST_BLOCK`` allows. Blocks are multiples of 32 outputs."""
     panels = max(1, outputs // 32)
     blocks = next(n for n in range(1, panels + 1) if n == panels or (panels % n == 0 and inputs * outputs <= n * LARGEST_BLOCK))
     return MatrixSpec(name, inputs, outputs, bits, group, blocks if outputs % (32 * blocks) == 0 else 1)
@@ -69,7 +69,7 @@ class AttentionShapes:
         return tuple(self.matrix(name, hidden, width) for name, width in widths)
 
     def latent_matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
-        """Rotated values are first in each head of queries; ``k_rope`` gives those of all heads' keys, ``k`` the others."""
+        """In each head of queries the rotated values come first. Of keys ``k_rope`` gives the rotated values, ``k`` the others."""
         first = (self.matrix("q_a", hidden, self.q_lora_rank),) if self.q_lora_rank else ()
         return (
             *first,

@@ -7,7 +7,7 @@ from estream.devices.qnn.graphs.parts import add_to_residual, exponential, produ
 from estream.package.npu.graph_specs import ACCUMULATOR, HEADROOM, LOWEST, ROW_MAX, ROW_SUM
 from estream.package.npu.shapes import AttentionShapes, NpuShapes
 
-#: Query rows of all heads that are attended for at once: with 128 keys their scores take half a MiB.
+#: The most query rows, of all heads together, in one part. With 128 keys the scores of a part take half a MiB.
 _LARGEST_ROWS = 2048
 _STATE = (ROW_MAX, ROW_SUM, ACCUMULATOR)
 
@@ -38,7 +38,7 @@ def _grouped(g: GraphBuilder, a: AttentionShapes, x: str, eps: float) -> tuple[s
 
 
 def _latent(g: GraphBuilder, a: AttentionShapes, x: str) -> tuple[str, str, str]:
-    """The same from latent values. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1."""
+    """The same, made from latent values. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1."""
     plain = a.qk_dim - a.rotated
     if a.q_lora_rank:
         queries = product(g, rms_norm(g, product(g, x, "q_a"), "q_a_norm", a.latent_eps), "q")
@@ -91,7 +91,7 @@ def attend(g: GraphBuilder, shapes: NpuShapes) -> None:
 
 
 def _parts(a: AttentionShapes) -> int:
-    """Into how many parts heads are cut, so that the scores of one find room in the NPU's memory."""
+    """The number of parts that heads are cut into. The scores of one part fit into the NPU's memory."""
     return next(n for n in range(1, a.kv_heads + 1) if a.kv_heads % n == 0 and a.heads // n * a.chunk <= _LARGEST_ROWS)
 
 
