@@ -1,7 +1,4 @@
-"""The simulated clock: curves, the simulated lanes, and predictions against what the engine really does."""
-
-from dataclasses import replace
-from itertools import pairwise
+"""Predictions, against what they follow from and what the engine really does."""
 
 import numpy as np
 import pytest
@@ -10,45 +7,11 @@ from hypothesis import strategies as st
 from simulated_machines import CONFIG, MB, OLMOE, profile, setting
 
 from estream.api.model import Model
-from estream.configurator.costs import FULL, RatedCosts
-from estream.configurator.curve import Curve, Point
 from estream.configurator.simulate import Setting, Simulator
-from estream.configurator.simulated import SimulatedClock, SimulatedReader, Workload, draw_routing
+from estream.configurator.simulated import Workload
 from estream.engine.options import Configuration, LoadOptions
-from estream.errors import OptionError
 from estream.host.sizes import MiB
 from estream.package.package import Package
-
-
-@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**6)), min_size=1, unique_by=lambda p: p[0]))
-def test_a_curve_goes_through_its_points_and_stays_between_them(rows):
-    curve = Curve.of(Point(x, y) for x, y in rows)
-    for x, y in rows:
-        assert curve(x) == pytest.approx(y)
-    for a, b in pairwise(curve.points):
-        middle = curve((a.x + b.x) / 2)
-        assert min(a.value, b.value) - 1e-6 <= middle <= max(a.value, b.value) + 1e-6
-
-
-def test_the_median_and_the_spread_of_samples_are_kept():
-    point = Point.of(4, [3.0, 1.0, 2.0])
-    assert (point.value, point.spread) == (2.0, 1.0)
-
-
-@given(st.integers(1, 16), st.lists(st.integers(1, 64), min_size=1, max_size=40))
-def test_simulated_lanes_never_exceed_the_measured_bandwidth(lanes: int, pages: list[int]):
-    clock = SimulatedClock()
-    reader = SimulatedReader(clock, profile(), lanes, 2 * MiB)
-    total, ticket = 0, 0
-    for page in pages:
-        size = page * 64 * 1024
-        ticket = reader.submit(0, 0, 0, size, [(0, size, 0, True)])
-        total += size
-    for i in range(ticket + 1):
-        reader.wait(i, 1.0)
-    assert clock.now >= total / (2000 * MB) * (1 - 1e-9)
-    assert reader.bytes == total
-    assert reader.read_s == pytest.approx(clock.now)
 
 
 def test_reading_alone_takes_what_the_bandwidth_says():
@@ -134,32 +97,3 @@ def test_the_simulation_reads_what_the_engine_reads(demo_package: Package, pinne
             assert stats.config["pinned_pages"] == len(simulated.arena(model._configuration).pinned)
             used.append(read)
     assert (used[1] < used[0]) == bool(pinned)
-
-
-@given(st.integers(1, 4096))
-def test_drawn_routing_sends_every_token_to_all_its_experts(tokens: int):
-    routing = draw_routing(CONFIG, tokens, 3)
-    counts = np.diff(routing.starts)
-    assert counts.sum() == tokens * CONFIG.moe.top_k
-    assert len(routing.used) >= CONFIG.moe.top_k
-
-
-def test_tiles_cover_rows_and_cost_their_tail():
-    costs = RatedCosts(1e12, 1e12, 1e15, 0.0, (16, 64))
-    expert = next(p.spec for p in OLMOE.tape if p.spec.kind == "expert")
-    assert costs.expert(expert, 1) == costs.expert(expert, 16)
-    assert costs.expert(expert, 17) == costs.expert(expert, 64) == pytest.approx(4 * costs.expert(expert, 16))
-    assert costs.expert(expert, 65) == pytest.approx(5 * costs.expert(expert, 16))
-
-
-def test_sequences_do_not_attend_to_each_other():
-    costs = replace(profile().costs, attention_curves={FULL: Curve((Point(1, 1e-3), Point(2048, 0.2)))}, attention_square=1e-8)
-    spec = OLMOE.tape[0].spec
-    one, two = costs.attention(spec, CONFIG, [2048], None), costs.attention(spec, CONFIG, [1024, 1024], None)
-    assert one - two == pytest.approx(1e-8 * (2048**2 - 2 * 1024**2))
-
-
-@pytest.mark.parametrize("rows", [[], [[1]], [[2, 1.0], [1, 1.0]], [[1, -1.0]], "x", [["a", 1]]])
-def test_a_curve_without_sense_is_refused(rows):
-    with pytest.raises(OptionError, match="storage"):
-        Curve.from_json(rows, "p.json: 'storage'")
