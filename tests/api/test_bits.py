@@ -5,6 +5,7 @@ import pytest
 from budgets import budget
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from loaded import instead_of
 from tiny_answers import PROMPTS
 
 from estream.api.model import Model
@@ -57,10 +58,9 @@ def test_logits_are_identical(tiny_package, tiny_logits, spare, threads, lanes, 
 def test_a_wrong_prediction_changes_no_bit_and_deadlocks_nothing(tiny_package, tiny_logits, wrong, keep, spare, prompt):
     """Whatever is predicted, in the smallest ring: missed experts are read in their place."""
     with Model(tiny_package, LoadOptions(budget(tiny_package, [prompt], spare * MiB), 1, request_bytes=64 * KiB)) as model:
-        original = model._device.predict
-        model._device.predict = lambda spec, address: original(spec, address) | wrong if keep else wrong
-        for _ in range(2):
-            result = model.prefill(prompt)
-            np.testing.assert_array_equal(result.logits, tiny_logits[PROMPTS.index(prompt)])
+        with instead_of(model, "predict", lambda own: lambda *args: own(*args) | wrong if keep else wrong):
+            for _ in range(2):
+                result = model.prefill(prompt)
+                np.testing.assert_array_equal(result.logits, tiny_logits[PROMPTS.index(prompt)])
         prediction = result.stats.prediction
         assert prediction["predicted"] >= (len(wrong) if not result.stats.config["pinned_pages"] else 0)

@@ -1,27 +1,42 @@
 """End to end: sweeps that are interrupted or cancelled leave a usable model."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 from demo_answers import IDS, streaming
+from loaded import instead_of
 
 from estream.errors import CancelledError
 from estream.package.package import Package
 
 
-def test_an_interrupt_stops_and_leaves_the_model_usable(demo_package: Package, demo_logits: np.ndarray):
-    with streaming(demo_package) as model:
-        original, calls = model._device.experts, []
+class Counted:
+    """The device's experts; what ``at_fifth`` does comes before the fifth call."""
 
-        def interrupted(pages):
-            calls.append(pages)
-            if len(calls) == 5:
-                raise KeyboardInterrupt
+    def __init__(self, at_fifth: Callable[[], object]) -> None:
+        self._at_fifth = at_fifth
+        self.pages: list[int] = []
+
+    def __call__(self, original: Callable[..., None]) -> Callable[..., None]:
+        def experts(pages: Sequence[Any]) -> None:
+            self.pages.append(len(pages))
+            if len(self.pages) == 5:
+                self._at_fifth()
             original(pages)
 
-        model._device.experts = interrupted
-        with pytest.raises(KeyboardInterrupt):
+        return experts
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_stops_and_leaves_the_model_usable(demo_package: Package, demo_logits: np.ndarray):
+    with streaming(demo_package) as model:
+        with instead_of(model, "experts", Counted(_interrupt)), pytest.raises(KeyboardInterrupt):
             model.prefill(IDS)
-        model._device.experts = original
         np.testing.assert_array_equal(model.prefill(IDS).logits, demo_logits)
 
 
@@ -30,19 +45,10 @@ def test_a_cancelled_sweep_stops_at_its_next_run_of_pages(demo_package: Package,
     with streaming(demo_package) as model:
         if resident:
             model.prefill(IDS)
-        original, calls = model._device.experts, []
-
-        def slow(pages):
-            calls.append(pages)
-            if len(calls) == 5:
-                model.cancel()
-            original(pages)
-
-        model._device.experts = slow
-        with pytest.raises(CancelledError):
+        calls = Counted(model.cancel)
+        with instead_of(model, "experts", calls), pytest.raises(CancelledError):
             model.prefill(IDS)
-        assert len(calls) == 5
+        assert len(calls.pages) == 5
         if resident:
-            assert max(map(len, calls)) > 1
-        model._device.experts = original
+            assert max(calls.pages) > 1
         np.testing.assert_array_equal(model.prefill(IDS).logits, demo_logits)

@@ -4,22 +4,41 @@ import logging
 from pathlib import Path
 
 import pytest
-from simulated_machines import MiB
+from loaded import configuration_of, pinned_bytes_of
 
 import estream
+from estream.api.model import Model
+from estream.api.plan import planner
 from estream.configurator import configure
 from estream.configurator.profile import Profile
+from estream.configurator.simulated import Workload
+from estream.engine.memory import divide_arena
+from estream.engine.options import LoadOptions
 from estream.host import limits
+from estream.host.sizes import KiB, MiB
 from estream.package.package import Package
 
+GIVEN = [{}, {"pinned_bytes": 0}, {"ring_bytes": 3 * MiB, "pinned_bytes": 4 * MiB}, {"lanes": 2, "request_bytes": 64 * KiB}]
 
-def test_a_model_uses_the_profile_and_says_so(demo_package: Package, tuned: Profile):
-    budget = limits.resident_bytes() + 200 * MiB
-    plan = estream.plan(demo_package.path, memory=budget)
-    with estream.load(demo_package.path, memory=budget) as model:
-        config = model.prefill([1, 2, 3]).stats.config
-    for name, value in plan.configuration.to_json().items():
-        assert config[name] == pytest.approx(value) or name in ("ring_bytes", "pinned_bytes")
+
+@pytest.mark.parametrize("given", GIVEN, ids=str)
+def test_a_model_runs_as_was_planned_and_says_so(demo_package: Package, tuned: Profile, given: dict, monkeypatch):
+    # A process that grew between planning and loading would have less left for the arena.
+    process = limits.resident_bytes()
+    monkeypatch.setattr(limits, "resident_bytes", lambda: process)
+    budget, ids = process + 200 * MiB, list(range(1, 100))
+    plan = planner(demo_package.path, LoadOptions(budget, **given)).plan(budget)
+    with Model(demo_package, LoadOptions(budget, **given)) as model:
+        config = model.prefill(ids).stats.config
+        assert configuration_of(model) == plan.configuration
+        assert pinned_bytes_of(model) == plan.pinned_bytes
+    arena, activations = plan.setting.arena(plan.configuration), plan.setting.activation_bytes(Workload.prompt(len(ids)))
+    layout = divide_arena(arena, demo_package.manifest.tape, activations)
+    # Of the ring it is said what this sweep had.
+    assert plan.configuration.to_json() | {"ring_bytes": layout.ring_bytes} | {"pinned_pages": plan.pinned_pages} == {
+        name: config[name] for name in [*plan.configuration.to_json(), "pinned_pages"]
+    }
+    assert given.items() <= plan.configuration.to_json().items()
 
 
 def test_a_large_package_is_measured_at_its_first_load(demo_package: Package, monkeypatch, tmp_path: Path, caplog):

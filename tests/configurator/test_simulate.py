@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loaded import configuration_of, pinned_bytes_of, setting_of
 from simulated_machines import CONFIG, MB, OLMOE, profile, setting
 
 from estream.api.model import Model
-from estream.configurator.simulate import Setting, Simulator
+from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import Workload
+from estream.engine.memory import divide_arena
 from estream.engine.options import Configuration, LoadOptions
 from estream.host.sizes import MiB
 from estream.package.package import Package
@@ -83,17 +85,20 @@ def test_the_simulation_reads_what_the_engine_reads(demo_package: Package, pinne
     manifest = demo_package.manifest
     ids = np.random.default_rng(0).integers(0, manifest.config.vocabulary, 400)
     with Model(demo_package, LoadOptions(threads=1, pinned_bytes=pinned)) as model:
-        kv = model._device.kv_element_bytes
-        simulated = Simulator(Setting(manifest, model.budget_bytes, model._process_bytes, False, kv), profile())
+        simulated, configuration = Simulator(setting_of(model), profile()), configuration_of(model)
         used: list[int] = []
         for repeated in (False, True):
             with model.record() as timeline:
                 stats = model.prefill(ids).stats
-            prediction = simulated.predict(model._configuration, Workload.prompt(len(ids)), repeated=repeated)
+            prediction = simulated.predict(configuration, Workload.prompt(len(ids)), repeated=repeated)
             read = sum(e["args"]["bytes"] for e in timeline.events if e["name"] == "pages")
             # Which experts the last row takes is not known beforehand, nor how many of them are pinned.
             expert = next(p.padded_bytes for p in manifest.tape if p.spec.kind == "expert")
             assert abs(prediction.bytes_read - read) <= manifest.config.moe.top_k * expert
-            assert stats.config["pinned_pages"] == len(simulated.arena(model._configuration).pinned)
+            arena = simulated.arena(configuration)
+            layout = divide_arena(arena, manifest.tape, setting_of(model).activation_bytes(Workload.prompt(len(ids))))
+            assert stats.config["ring_bytes"] == layout.ring_bytes > 0
+            assert stats.config["pinned_pages"] == len(arena.pinned)
+            assert pinned_bytes_of(model) == arena.pinned_bytes <= pinned
             used.append(read)
     assert (used[1] < used[0]) == bool(pinned)
