@@ -36,7 +36,7 @@ def test_each_device_refuses_the_other_ones_package(tmp_path: Path):
 def test_a_phone_is_planned_for_without_its_device(tmp_path: Path):
     _, npu = convert_both(tmp_path, "olmoe", SHAPES["olmoe"])
     found = estream.plan(npu.path, "2GiB", 128, device_profile=profile_path("sm8750-npu"))
-    assert found.predictions[0].prediction.ttft_s > 0
+    assert found.predictions[0].estimate.ttft_s > 0
     assert found.predictions[0].floor_bytes < 2 << 30
 
 

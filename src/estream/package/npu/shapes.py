@@ -69,7 +69,7 @@ class AttentionShapes:
         return tuple(self.matrix(name, hidden, width) for name, width in widths)
 
     def latent_matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
-        """In each head of queries the rotated values come first. Of keys ``k_rope`` gives the rotated values, ``k`` the others."""
+        """In each head of queries the rotated values come first. ``k_rope`` gives those of keys, ``k`` the other values."""
         first = (self.matrix("q_a", hidden, self.q_lora_rank),) if self.q_lora_rank else ()
         return (
             *first,
