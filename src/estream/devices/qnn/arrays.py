@@ -5,29 +5,12 @@ from functools import cached_property
 
 import numpy as np
 
-from estream.engine.activations import Array
+from estream.engine.activations import ALIGNMENT, Carver
 from estream.engine.batch import BatchShape
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.package.npu import graph_specs
 from estream.package.npu.shapes import NpuShapes
-
-_ALIGNMENT = 4096
-
-
-class Carver:
-    """Lays arrays one after another: it counts their bytes, or takes them from ``memory``, uint8."""
-
-    def __init__(self, memory: np.ndarray | None = None) -> None:
-        self.offset = 0
-        self._memory = memory
-
-    def __call__(self, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        array, offset = Array(shape, np.dtype(dtype)), self.offset
-        self.offset += round_up(array.bytes, _ALIGNMENT)
-        if self._memory is None:
-            return np.empty(0, dtype)
-        return self._memory[offset : offset + array.bytes].view(dtype).reshape(shape)
 
 
 @dataclass(frozen=True)
@@ -180,7 +163,7 @@ class NpuPlan:
     @property
     def residual_bytes(self) -> int:
         # Embedding rows are read past the page cache into what lies behind. Such reads take whole blocks.
-        return round_up(4 * self.tokens * self.shapes.hidden, _ALIGNMENT)
+        return round_up(4 * self.tokens * self.shapes.hidden, ALIGNMENT)
 
     @cached_property
     def bytes(self) -> int:
@@ -224,7 +207,7 @@ class NpuPlan:
 
     def begin(self, arrays: NpuArrays) -> None:
         """Bring the embedding rows into the residual, and set all else to values that graphs may read."""
-        windows_end = sum(round_up(part.nbytes, _ALIGNMENT) for w in arrays.windows for part in (w.rows, w.results))
+        windows_end = sum(round_up(part.nbytes, ALIGNMENT) for w in arrays.windows for part in (w.rows, w.results))
         arrays.memory[windows_end:].fill(0)
         rows = arrays.residual
         for first in range(0, self.tokens, 512):
