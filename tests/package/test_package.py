@@ -46,18 +46,18 @@ DAMAGE = {
         lambda p: _manifest(p, lambda d: d.update(device="qnn")),
         "made for device 'qnn', not 'cpu'; 'estream convert SRC DST --device cpu'",
     ),
-    "unknown config": (lambda p: _manifest(p, lambda d: d["model"].update(new=1)), "model config is not understood"),
+    "unknown config": (lambda p: _manifest(p, lambda d: d["model"].update(new=1)), "'model.new' is not known"),
     "unknown bits": (
         lambda p: _manifest(p, lambda d: d["quantization"].update(expert_bits=3)),
-        "is not one that this estream computes",
+        "'quantization.expert_bits' must be int >= 4, found 3",
     ),
-    "a page missing": (lambda p: _manifest(p, lambda d: d["tape"].pop()), "the tape has 108 pages, its config implies 109"),
+    "a page missing": (lambda p: _manifest(p, lambda d: d["tape"].pop()), "'tape' has 108 pages, its config implies 109"),
     "a page of another length": (
         lambda p: _manifest(p, lambda d: d["tape"][5].update(length=1)),
         "page 5 is .*its config implies",
     ),
     "a page elsewhere": (lambda p: _manifest(p, lambda d: d["tape"][5].update(offset=0)), "page 5 .* lies at 0, not at"),
-    "a field missing": (lambda p: _manifest(p, lambda d: d.pop("tape")), "the manifest is damaged"),
+    "a field missing": (lambda p: _manifest(p, lambda d: d.pop("tape")), "'tape' is missing"),
     "truncated pages": (lambda p: (p / "pages.bin").write_bytes(b""), "pages.bin: 0 bytes, expected"),
     "no embedding": (lambda p: (p / "embedding.bin").unlink(), "embedding.bin: missing"),
     "an edited manifest": (

@@ -1,8 +1,7 @@
 """Tiny shapes for the NPU's graphs, and running one of them on arrays."""
 
-from dataclasses import replace
-
 import numpy as np
+from msgspec.structs import replace
 from qnn_reference import Arrays, random_weights
 
 from estream.devices.qnn.graphs import build

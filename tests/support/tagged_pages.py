@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+from msgspec import structs
 from simulated_machines import CONFIG
 
 from estream import _native
@@ -67,8 +68,8 @@ class TaggedModel:
 
 def make_model(path: Path, layers: int, experts: int, dense: tuple[int, ...], sizes: dict[str, int]) -> TaggedModel:
     """Pages of about so many bytes by kind; of ``shared`` and ``expert`` pages there are two slices each."""
-    moe = replace(CONFIG.moe, experts=experts, top_k=min(2, experts))
-    config = replace(CONFIG, layers=layers, dense_layers=dense, moe=moe)
+    moe = structs.replace(CONFIG.moe, experts=experts, top_k=min(2, experts))
+    config = structs.replace(CONFIG, layers=layers, dense_layers=dense, moe=moe)
     pages, offset = [], 0
     with open(path, "wb") as file:
         for index, spec in enumerate(_specs(config, sizes)):

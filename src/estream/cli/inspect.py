@@ -13,6 +13,7 @@ from estream.errors import PackageError
 from estream.host.sizes import format_bytes
 from estream.package.package import Package, open_package
 from estream.package.verify import verify
+from estream.schema import to_plain
 
 PackagePath = Annotated[Path, typer.Argument(metavar="PKG", help="The package folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
@@ -36,16 +37,16 @@ def describe(package: Package) -> dict[str, Any]:
         "synthetic": manifest.synthetic,
         "source": manifest.source,
         "created_by": manifest.created_by,
-        "model": manifest.config.to_json(),
-        "quantization": manifest.quantization.to_json(),
+        "model": to_plain(manifest.config),
+        "quantization": to_plain(manifest.quantization),
         "quantized_weights": weights,
         "bits_per_weight": 8 * code_bytes / weights,
-        "report": manifest.report.to_json() if manifest.report else None,
+        "report": to_plain(manifest.report),
         "pages": {kind: {"count": pages[kind], "bytes": sizes[kind]} for kind in pages},
         "pages_bytes": manifest.pages_bytes,
         "embedding": {"dtype": manifest.embedding_dtype, "bytes": manifest.embedding_bytes},
         "tokenizer": package.tokenizer_path is not None,
-        "npu": None if manifest.npu is None else manifest.npu.to_json(),
+        "npu": to_plain(manifest.npu),
         "bytes": package.bytes,
     }
 

@@ -5,6 +5,7 @@ from functools import lru_cache
 from typing import Any, Literal, cast
 
 import numpy as np
+from msgspec import structs
 
 from estream import _native
 from estream.configurator.profile import Profile
@@ -76,9 +77,9 @@ class FirstLayers:
         if layers == manifest.config.layers:
             return FirstLayers(manifest.config, manifest.tape, manifest.tape)
         pages = tuple(p for p in manifest.tape if p.spec.layer < layers or p.spec.kind == "head")
-        specs = [replace(p.spec, layer=layers) if p.spec.kind == "head" else p.spec for p in pages]
-        tape = tuple(replace(p, index=i, spec=spec) for i, (p, spec) in enumerate(zip(pages, specs, strict=True)))
-        return FirstLayers(replace(manifest.config, layers=layers), tape, pages)
+        specs = [structs.replace(p.spec, layer=layers) if p.spec.kind == "head" else p.spec for p in pages]
+        tape = tuple(structs.replace(p, index=i, spec=spec) for i, (p, spec) in enumerate(zip(pages, specs, strict=True)))
+        return FirstLayers(structs.replace(manifest.config, layers=layers), tape, pages)
 
     def arena(self, whole: ArenaPlan) -> ArenaPlan:
         """The arena of the whole model with these pages in their places."""

@@ -1,5 +1,6 @@
 """Knowing a checkpoint again: whether the source of a package has changed since the conversion."""
 
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,8 @@ def changed_file(source: dict[str, Any]) -> Path | None:
         path = Path(str(source["folder"])) / str(name)
         try:
             now = path.stat()
+            if not stat.S_ISREG(now.st_mode):
+                return path
             if (now.st_size, now.st_mtime_ns) == (known["bytes"], known["changed_ns"]):
                 continue
             if now.st_size != known["bytes"] or _sampled_checksum(path) != known["checksum"]:

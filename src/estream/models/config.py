@@ -1,41 +1,56 @@
 """What the engine needs to know of a model, in one vocabulary for every family."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-from estream.errors import PackageError
+from msgspec import Meta, Struct, field
+
 from estream.models.rope import RopeConfig
+from estream.schema import Count, CountOrZero, Finite, NotNegative, Positive, Record
 
 QkNorm = Literal["none", "projection", "head"]
 Norm = Literal["rms", "layer"]
 Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
 
+_MOST_LAYERS = 1 << 12
+_MOST_EXPERTS = 1 << 16
+LayerIndex = Annotated[int, Meta(ge=0, lt=_MOST_LAYERS)]
+ExpertIndex = Annotated[int, Meta(ge=0, lt=_MOST_EXPERTS)]
+LayerCount = Annotated[int, Meta(ge=1, le=_MOST_LAYERS)]
+#: Values of a head that attention takes, and groups of experts that routing takes.
+LARGEST_HEAD = 256
+GroupCount = Annotated[int, Meta(ge=1, le=64)]
+ExpertCount = Annotated[int, Meta(ge=1, le=_MOST_EXPERTS)]
+#: Layers of one kind, by index.
+LayerSet = Annotated[tuple[LayerIndex, ...], Meta(max_length=_MOST_LAYERS)]
+#: Tokens of a prompt: their positions are 32-bit.
+TokenCount = Annotated[int, Meta(ge=1, lt=1 << 31)]
+TokenCountOrZero = Annotated[int, Meta(ge=0, lt=1 << 31)]
 
-@dataclass(frozen=True)
-class LatentConfig:
+
+class LatentConfig(Record, frozen=True):
     """Multi-head latent attention: keys and values of all heads are made from ``kv_lora_rank`` values of a token, and queries
     from ``q_lora_rank`` (0: from the whole row). Each is normalised with ``norm_eps``.
 
     Source: DeepSeek-V2 (arXiv 2405.04434). A head is its rotated values, which all heads' keys share, then the others.
     """
 
-    kv_lora_rank: int
-    q_lora_rank: int
-    norm_eps: float
+    kv_lora_rank: Count = field(name="kv_rank")
+    q_lora_rank: CountOrZero = field(name="query_rank")
+    norm_eps: NotNegative
 
 
-@dataclass(frozen=True)
-class DeltaConfig:
-    """Linear attention by the gated delta rule (arXiv 2412.06464): a causal convolution over ``conv_kernel_size`` tokens, then for each
-    value head a state [key_dim, value_dim] that every token corrects and reads. A key head serves a group of value heads.
+class DeltaConfig(Record, frozen=True):
+    """Linear attention by the gated delta rule (arXiv 2412.06464): a causal convolution over ``conv_kernel_size`` tokens, then
+    for each value head a state [key_dim, value_dim] that every token corrects and reads. A key head serves a group of value
+    heads.
     """
 
-    key_heads: int
-    value_heads: int
-    key_dim: int
-    value_dim: int
-    conv_kernel_size: int
+    key_heads: Count
+    value_heads: Count
+    key_dim: Annotated[int, Meta(ge=1, le=1024)]
+    value_dim: Annotated[int, Meta(ge=16, le=1 << 16, multiple_of=16)]
+    conv_kernel_size: Count = field(name="taps")
 
     @property
     def value_width(self) -> int:
@@ -47,8 +62,7 @@ class DeltaConfig:
         return 2 * self.key_heads * self.key_dim + self.value_width
 
 
-@dataclass(frozen=True)
-class AttentionConfig:
+class AttentionConfig(Record, frozen=True):
     """Causal attention with rotary positions: grouped-query, or latent; in ``delta_layers`` linear instead.
 
     ``scale`` multiplies the scores. ``qk_norm`` says over what queries and keys are normalised before the rotation: the
@@ -58,23 +72,23 @@ class AttentionConfig:
     tokens, itself among them.
     """
 
-    heads: int
-    kv_heads: int
-    head_dim: int
-    value_dim: int
-    scale: float
+    heads: Count
+    kv_heads: Count
+    head_dim: Annotated[int, Meta(ge=2, le=LARGEST_HEAD, multiple_of=2)]
+    value_dim: Annotated[int, Meta(ge=1, le=LARGEST_HEAD)]
+    scale: Finite
     rope: RopeConfig
     qk_norm: QkNorm = "none"
-    clip_qkv: float | None = None
+    clip_qkv: Positive | None = field(name="clip", default=None)
     input_bias: bool = False
     output_bias: bool = False
     sinks: bool = False
-    sliding_window: int = 0
-    sliding_layers: tuple[int, ...] = ()
+    sliding_window: TokenCountOrZero = field(name="window", default=0)
+    sliding_layers: LayerSet = field(name="window_layers", default=())
     latent: LatentConfig | None = None
     output_gate: bool = False
     delta: DeltaConfig | None = None
-    delta_layers: tuple[int, ...] = ()
+    delta_layers: LayerSet = ()
 
     @property
     def query_width(self) -> int:
@@ -97,40 +111,39 @@ class AttentionConfig:
         return self.sliding_window if layer in self.sliding_layers else 0
 
 
-@dataclass(frozen=True)
-class MoeConfig:
+class MoeConfig(Record, frozen=True):
     """A router that sends each token to ``top_k`` of ``experts`` gated experts of ``intermediate_size``.
 
-    ``scoring`` turns logits into weights; ``norm_topk_prob`` makes those of a token sum to 1, ``routed_scaling_factor`` multiplies
-    them. With ``n_group``, only experts of the ``topk_group`` best groups may be chosen. ``router_bias`` is added to the logits,
-    ``correction_bias`` to the scores where experts are chosen. ``router_jitter_noise`` is sparsemixer's. See
+    ``scoring`` turns logits into weights; ``norm_topk_prob`` makes those of a token sum to 1, ``routed_scaling_factor``
+    multiplies them. With ``n_group``, only experts of the ``topk_group`` best groups may be chosen. ``router_bias`` is added to
+    the logits, ``correction_bias`` to the scores where experts are chosen. ``router_jitter_noise`` is sparsemixer's. See
     csrc/core/routing.h.
 
-    A shared expert of ``shared_intermediate_size`` (0: none) serves every token, with ``shared_gate`` times the sigmoid of its logit.
+    A shared expert of ``shared_intermediate_size`` (0: none) serves every token, with ``shared_gate`` times the sigmoid of its
+    logit.
     ``expert_bias``: the experts' matrices have biases. A ``swiglu_limit`` above 0 clamps gate and up, and the gate is
     gate * sigmoid(``swiglu_alpha`` * gate) * (up + 1) instead of silu(gate) * up.
     """
 
-    experts: int
-    top_k: int
-    intermediate_size: int
-    norm_topk_prob: bool
+    experts: ExpertCount
+    top_k: ExpertCount
+    intermediate_size: Count = field(name="width")
+    norm_topk_prob: bool = field(name="normalise")
     scoring: Scoring = "softmax"
-    routed_scaling_factor: float = 1.0
-    n_group: int = 1
-    topk_group: int = 1
-    router_jitter_noise: float = 0.0
+    routed_scaling_factor: Finite = field(name="scaling", default=1.0)
+    n_group: GroupCount = field(name="groups", default=1)
+    topk_group: GroupCount = field(name="top_groups", default=1)
+    router_jitter_noise: NotNegative = field(name="jitter", default=0.0)
     router_bias: bool = False
     correction_bias: bool = False
-    shared_intermediate_size: int = 0
+    shared_intermediate_size: CountOrZero = field(name="shared_width", default=0)
     shared_gate: bool = False
     expert_bias: bool = False
-    swiglu_alpha: float = 0.0
-    swiglu_limit: float = 0.0
+    swiglu_alpha: Finite = field(name="gate_alpha", default=0.0)
+    swiglu_limit: NotNegative = field(name="gate_limit", default=0.0)
 
 
-@dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Record, frozen=True):
     """A decoder of ``layers`` layers: attention, then a mixture of experts, or in ``dense_layers`` one MLP of
     ``intermediate_size``; each behind a norm.
 
@@ -139,89 +152,28 @@ class ModelConfig:
     """
 
     family: str
-    hidden: int
-    layers: int
-    vocabulary: int
-    context: int
-    norm_eps: float
+    hidden: Count
+    layers: LayerCount
+    vocabulary: Count
+    context: TokenCount
+    norm_eps: NotNegative
     attention: AttentionConfig
     moe: MoeConfig
     tied_head: bool
     norm: Norm = "rms"
     head_bias: bool = False
-    intermediate_size: int = 0
-    dense_layers: tuple[int, ...] = ()
-    embedding_factor: float = 1.0
-    residual_factor: float = 1.0
-    logits_factor: float = 1.0
+    intermediate_size: CountOrZero = field(name="dense_width", default=0)
+    dense_layers: LayerSet = ()
+    embedding_factor: Finite = 1.0
+    residual_factor: Finite = 1.0
+    logits_factor: Finite = 1.0
 
     def mlp_intermediate_size(self, layer: int) -> int:
         """Intermediate size of the MLP that serves every token of a layer; 0 where there is none."""
         return self.intermediate_size if layer in self.dense_layers else self.moe.shared_intermediate_size
 
-    def to_json(self) -> dict[str, Any]:
-        """The values by their manifest keys."""
-        data = _renamed(asdict(self), _MODEL_KEYS)
-        data["moe"] = _renamed(data["moe"], _MOE_KEYS)
-        data["attention"] = attention = _renamed(data["attention"], _ATTENTION_KEYS)
-        for name, keys in (("latent", _LATENT_KEYS), ("delta", _DELTA_KEYS)):
-            if attention[name] is not None:
-                attention[name] = _renamed(attention[name], keys)
-        return data
 
-    @staticmethod
-    def from_json(data: Mapping[str, Any]) -> "ModelConfig":
-        """Raises PackageError where a key is missing or unknown."""
-        try:
-            fields = _named(data, _MODEL_KEYS)
-            attention, moe = _named(fields.pop("attention"), _ATTENTION_KEYS), _named(fields.pop("moe"), _MOE_KEYS)
-            rope, latent, delta = (attention.pop(key) for key in ("rope", "latent", "delta"))
-            return ModelConfig(
-                attention=AttentionConfig(
-                    rope=RopeConfig(**_named(rope, {})),
-                    latent=None if latent is None else LatentConfig(**_named(latent, _LATENT_KEYS)),
-                    delta=None if delta is None else DeltaConfig(**_named(delta, _DELTA_KEYS)),
-                    **attention,
-                ),
-                moe=MoeConfig(**moe),
-                **fields,
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise PackageError(f"the manifest's model config is not understood ({error}): convert the model again") from error
-
-
-#: Manifest keys of fields that have other names here.
-_MODEL_KEYS = {"intermediate_size": "dense_width"}
-_MOE_KEYS = {
-    "intermediate_size": "width",
-    "norm_topk_prob": "normalise",
-    "routed_scaling_factor": "scaling",
-    "n_group": "groups",
-    "topk_group": "top_groups",
-    "router_jitter_noise": "jitter",
-    "shared_intermediate_size": "shared_width",
-    "swiglu_alpha": "gate_alpha",
-    "swiglu_limit": "gate_limit",
-}
-_ATTENTION_KEYS = {"clip_qkv": "clip", "sliding_window": "window", "sliding_layers": "window_layers"}
-_LATENT_KEYS = {"kv_lora_rank": "kv_rank", "q_lora_rank": "query_rank"}
-_DELTA_KEYS = {"conv_kernel_size": "taps"}
-
-
-def _renamed(fields: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    return {keys.get(name, name): value for name, value in fields.items()}
-
-
-def _named(data: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
-    """Fields by their names here, lists as tuples. Raises TypeError where a field's own name stands for its key."""
-    if foreign := set(data) & set(keys):
-        raise TypeError(f"unexpected key {sorted(foreign)[0]!r}")
-    names = {key: name for name, key in keys.items()}
-    return {names.get(key, key): tuple(value) if isinstance(value, list) else value for key, value in data.items()}
-
-
-@dataclass(frozen=True)
-class TensorRef:
+class TensorRef(Struct, frozen=True):
     """A checkpoint tensor, or part of one.
 
     ``expert`` takes one expert's matrix of a fused tensor (or its vector, of fused biases). Of its rows,
@@ -241,8 +193,7 @@ class TensorRef:
     added: float = 0.0
 
 
-@dataclass(frozen=True)
-class MlpTensors:
+class MlpTensors(Struct, frozen=True):
     """The matrices of one gated MLP; where it has biases, those too."""
 
     gate: TensorRef
@@ -253,8 +204,7 @@ class MlpTensors:
     down_bias: TensorRef | None = None
 
 
-@dataclass(frozen=True)
-class LayerTensors:
+class LayerTensors(Struct, frozen=True):
     """``parts`` names the tensors of the attention and router pages by part (``package/layout.py``); ``shared`` is the MLP
     of all tokens, and a dense layer has no ``experts``. ``shared_gate`` [1, hidden] is the last row of the router's matrix.
     """
@@ -265,8 +215,7 @@ class LayerTensors:
     shared_gate: TensorRef | None = None
 
 
-@dataclass(frozen=True)
-class ModelTensors:
+class ModelTensors(Struct, frozen=True):
     """Where each weight of a model lies in a checkpoint. ``head`` is the embedding where the two are tied, and ``repeated``
     the head that some writers store beside it all the same. ``ignored`` names tensors that are left out, and what they are.
     """

@@ -1,7 +1,9 @@
 """What decoders of the usual build share: the sizes in ``config.json`` and the names of the tensors."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import (
@@ -24,8 +26,7 @@ FURTHER_TOKENS = "for predicting several tokens at once"
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-@dataclass(frozen=True)
-class MoeNames:
+class MoeNames(Struct, frozen=True):
     """Tensor names below ``model.layers.N.``; ``{e}`` stands for the expert. ``fused`` is the prefix of fused tensors,
     ``dense`` and ``shared`` those of dense layers' and shared experts' MLPs.
     """

@@ -3,8 +3,9 @@ a correction that balances their load. Paper: arXiv 2412.19437.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors, MoeConfig
 from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_decoder, read_groups, read_moe, with_dense_layers

@@ -3,8 +3,9 @@ Report: arXiv 2508.06471.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, with_dense_layers

@@ -3,8 +3,9 @@ with a clamped gate. Model card: arXiv 2508.10925.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import (

@@ -3,8 +3,9 @@ factors, and a layer may have a shared MLP.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import LayerTensors, MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import MoeNames, decoder_tensors, fused_mlp, read_attention, read_decoder, read_moe

@@ -2,7 +2,7 @@
 that store their weight less one stand in front of: what Qwen3-Next and Qwen3.5 share.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import AttentionConfig, DeltaConfig, LayerTensors, ModelConfig, ModelTensors, MoeConfig, TensorRef

@@ -5,7 +5,7 @@ rotated ones to the front, halves apart, in queries and keys alike: scores stay 
 families.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import AttentionConfig, LatentConfig, ModelConfig, TensorRef

@@ -3,8 +3,9 @@ Paper: arXiv 2401.04088.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window

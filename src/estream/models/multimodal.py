@@ -3,8 +3,10 @@ towers for pictures and sound beside them, which estream does not read.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelTensors, TensorRef
@@ -45,6 +47,6 @@ def _renamed(part: Any) -> Any:
         return tuple(map(_renamed, part))
     if isinstance(part, Mapping):
         return {key: _renamed(value) for key, value in part.items()}
-    if is_dataclass(part) and not isinstance(part, type):
-        return replace(part, **{field.name: _renamed(getattr(part, field.name)) for field in fields(part)})
+    if isinstance(part, Struct):
+        return replace(part, **{name: _renamed(getattr(part, name)) for name in part.__struct_fields__})
     return part

@@ -3,8 +3,9 @@ projection before they are split into heads. Paper: arXiv 2409.02060.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, read_moe

@@ -3,8 +3,9 @@ by sparsemixer. Papers: arXiv 2404.14219, GRIN (arXiv 2409.12136).
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window

@@ -3,8 +3,9 @@ gate of its own, and queries, keys and values have biases. Paper: arXiv 2407.106
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelConfig, ModelTensors

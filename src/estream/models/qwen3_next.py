@@ -3,8 +3,9 @@ head by key head.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import read_decoder, with_dense_layers

@@ -1,16 +1,21 @@
 """Rotary positions and the ways of stretching them beyond the context that a model was trained on."""
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
+
+from estream.schema import Finite, NotNegative, Positive, Record
 
 RopeScaling = Literal["default", "linear", "llama3", "yarn", "longrope"]
 
+_MOST_DIMS = 256
+#: One for each pair of rotated values.
+_Factors = Annotated[tuple[Positive, ...], Meta(max_length=_MOST_DIMS // 2)]
 
-@dataclass(frozen=True)
-class RopeConfig:
+
+class RopeConfig(Record, frozen=True):
     """The first ``dims`` values of each head are rotated, value i with value i + dims / 2.
 
     ``magnitude`` multiplies cosine and sine. The other fields belong to one scaling each: ``factor`` to all but longrope,
@@ -18,20 +23,20 @@ class RopeConfig:
     ``*_factors`` [dims / 2] and ``long_magnitude`` to longrope.
     """
 
-    theta: float
-    dims: int
+    theta: Positive
+    dims: Annotated[int, Meta(ge=2, le=_MOST_DIMS, multiple_of=2)]
     scaling: RopeScaling = "default"
-    factor: float = 1.0
-    original_context: int = 0
-    magnitude: float = 1.0
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    factor: Positive = 1.0
+    original_context: Annotated[int, Meta(ge=0, lt=1 << 31)] = 0
+    magnitude: Finite = 1.0
+    beta_fast: Positive = 32.0
+    beta_slow: Positive = 1.0
     truncate: bool = True
-    low_frequency_factor: float = 1.0
-    high_frequency_factor: float = 4.0
-    short_factors: tuple[float, ...] = ()
-    long_factors: tuple[float, ...] = ()
-    long_magnitude: float = 1.0
+    low_frequency_factor: NotNegative = 1.0
+    high_frequency_factor: NotNegative = 4.0
+    short_factors: _Factors = ()
+    long_factors: _Factors = ()
+    long_magnitude: Finite = 1.0
 
 
 class Rope:

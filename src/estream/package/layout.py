@@ -4,12 +4,15 @@ Both follow from the model's config and how it is stored, so the manifest keeps 
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from estream.host.sizes import MiB, round_up
 from estream.models.config import AttentionConfig, ModelConfig
 from estream.package.parts import GROUPS, PANEL, SIMD_WIDTH, PageBuilder, PageLayout, group_for
+from estream.schema import Count, Record
 
 #: File offsets and padded lengths of pages: what direct reads need on Linux and Windows alike.
 PAGE_ALIGNMENT = 64 << 10
@@ -19,21 +22,25 @@ HEAD_PAGE = 8 * MiB
 
 PageKind = Literal["attention", "router", "shared", "expert", "head"]
 
+#: 4 or 8.
+Bits = Annotated[int, Meta(ge=4, le=8, multiple_of=4)]
+#: Pages that one matrix or MLP is cut into.
+SliceCount = Annotated[int, Meta(ge=1, le=1 << 16)]
 
-@dataclass(frozen=True)
-class Quantization:
+
+class Quantization(Record, frozen=True):
     """Bits of the experts and of everything else that is multiplied (attention, shared MLPs, head), group size, and how
     large matrices are cut into pages: each expert, shared expert and dense MLP into equal slices, the head into pages of
     ``head_rows`` vocabulary rows.
     """
 
-    expert_bits: int
-    dense_bits: int
-    group: int
-    expert_slices: int
-    head_rows: int
-    shared_slices: int = 1
-    dense_slices: int = 1
+    expert_bits: Bits
+    dense_bits: Bits
+    group: Annotated[int, Meta(ge=GROUPS[-1], le=GROUPS[0], multiple_of=GROUPS[-1])]
+    expert_slices: SliceCount
+    head_rows: Count
+    shared_slices: SliceCount = 1
+    dense_slices: SliceCount = 1
 
     @staticmethod
     def choose(config: ModelConfig, expert_bits: int, dense_bits: int, group: int) -> "Quantization":
@@ -54,9 +61,6 @@ class Quantization:
         """Into how many pages the MLP of all a layer's tokens is cut."""
         return self.dense_slices if layer in config.dense_layers else self.shared_slices
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def _slices(size: int, width: int, group: int) -> int:
     if size <= LARGEST_EXPERT_PAGE:
@@ -66,8 +70,7 @@ def _slices(size: int, width: int, group: int) -> int:
     return next((n for n in range(most, 1, -1) if width % (n * step) == 0), 1)
 
 
-@dataclass(frozen=True)
-class PageSpec:
+class PageSpec(Struct, frozen=True):
     """One page of the tape: what it holds, not yet where it lies. ``first`` is the first row (head) or intermediate
     unit (slice of an MLP) that it holds, ``count`` how many.
     """

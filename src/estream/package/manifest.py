@@ -1,39 +1,36 @@
 """``manifest.json``: what a package holds, validated whole before anything is read from it."""
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from msgspec import Struct
 
-from estream import _native
 from estream.errors import PackageError
 from estream.host import sizes
 from estream.models.config import ModelConfig
+from estream.models.consistency import check_consistency
+from estream.package.document import FORMAT, VERSION, Document, Row, read_document, seal
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.npu.section import NpuSection
 from estream.package.parts import GROUPS
 from estream.package.quantization_report import QuantizationReport
-from estream.package.tapes import tape_of
-
-FORMAT = "estream"
-VERSION = 2
+from estream.package.tapes import count_pages, tape_of
+from estream.schema import SchemaError, to_plain
 
 MANIFEST = "manifest.json"
 PAGES = "pages.bin"
 EMBEDDING = "embedding.bin"
 RESIDENT = "resident.safetensors"
 TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 
 EMBEDDING_SEAL_BYTES = 8
 EMBEDDING_ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 
-@dataclass(frozen=True)
-class Page:
+class Page(Struct, frozen=True, dict=True):
     """One page of the tape and where it lies in ``pages.bin``. ``checksum`` is the XXH3-64 of its ``bytes``."""
 
     index: int
@@ -92,11 +89,11 @@ class Manifest:
                 "created_by": self.created_by,
                 "synthetic": self.synthetic,
                 "source": self.source,
-                "model": self.config.to_json(),
-                "quantization": self.quantization.to_json(),
+                "model": to_plain(self.config),
+                "quantization": to_plain(self.quantization),
                 "embedding": {"dtype": self.embedding_dtype},
-                **({"npu": self.npu.to_json()} if self.npu else {}),
-                "report": self.report.to_json() if self.report else None,
+                **({"npu": to_plain(self.npu)} if self.npu else {}),
+                "report": to_plain(self.report),
                 "files": {name: f"{checksum:016x}" for name, checksum in self.files.items()},
                 "tape": [
                     {
@@ -114,7 +111,7 @@ class Manifest:
         )
 
     @staticmethod
-    def from_json(path: Path, text: str) -> "Manifest":
+    def from_json(path: Path, text: bytes) -> "Manifest":
         """Parse and check every field against the layout that config and quantization imply.
 
         Raises:
@@ -122,80 +119,87 @@ class Manifest:
 
         """
         try:
-            data = json.loads(text)
-        except ValueError as error:
-            raise PackageError(f"{path}: not valid JSON ({error}); convert the model again") from error
-        if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise PackageError(f"{path}: not an estream package")
-        if data.get("version") != VERSION:
-            raise PackageError(
-                f"{path}: package format version {data.get('version')!r}, but this estream reads version {VERSION}; "
-                "convert the model again with this estream"
-            )
-        if data.pop("checksum", None) != _own_checksum(data):
-            raise PackageError(f"{path}: wrong checksum, the manifest was edited or damaged; convert the model again")
-        try:
-            return _parse(path, data)
-        except (KeyError, TypeError, ValueError) as error:
-            detail = f"{type(error).__name__}: {error}"
-            raise PackageError(f"{path}: the manifest is damaged ({detail}); convert the model again") from error
+            return _manifest(read_document(path, text))
+        except SchemaError as error:
+            raise PackageError(f"{path}: {error}; convert the model again") from error
 
 
-def checksum_of(data: bytes) -> int:
-    """The XXH3-64 of some bytes."""
-    return int(_native.checksum(np.frombuffer(data, np.uint8)))
-
-
-def _own_checksum(data: dict[str, Any]) -> str:
-    return f"{checksum_of(json.dumps(data, separators=(',', ':')).encode()):016x}"
-
-
-def seal(data: dict[str, Any]) -> str:
-    """The manifest's text: its values and, last, the checksum of their canonical JSON."""
-    return json.dumps(data | {"checksum": _own_checksum(data)}, separators=(",", ":"))
-
-
-def _parse(path: Path, data: dict[str, Any]) -> Manifest:
-    config = ModelConfig.from_json(data["model"])
-    quantization = Quantization(**data["quantization"])
-    slices = (quantization.expert_slices, quantization.shared_slices, quantization.dense_slices)
-    if (
-        quantization.group not in GROUPS
-        or {quantization.expert_bits, quantization.dense_bits} - {4, 8}
-        or min(*slices, quantization.head_rows) < 1
-    ):
-        raise PackageError(f"{path}: quantization {quantization} is not one that this estream computes")
-    if data["embedding"]["dtype"] not in EMBEDDING_ITEM_BYTES:
-        raise PackageError(f"{path}: embedding dtype {data['embedding']['dtype']!r} is not known")
-    npu = NpuSection.from_json(data["npu"]) if "npu" in data else None
+def _manifest(document: Document) -> Manifest:
+    config, quantization = document.model, document.quantization
+    check_consistency(config)
+    if quantization.group not in GROUPS:
+        raise SchemaError(f"'quantization.group' must be one of {GROUPS}, found {quantization.group}")
+    if document.npu is None:
+        _check_slices(config, quantization)
+    else:
+        _check_npu(config, document.npu, document.files)
     return Manifest(
-        device=str(data["device"]),
+        device=document.device,
         config=config,
         quantization=quantization,
-        tape=_parse_tape(path, data["tape"], list(tape_of(config, quantization, npu.shapes if npu else None))),
-        embedding_dtype=data["embedding"]["dtype"],
-        files={str(name): int(checksum, 16) for name, checksum in data["files"].items()},
-        synthetic=bool(data["synthetic"]),
-        source=dict(data["source"]),
-        created_by=str(data["created_by"]),
-        report=QuantizationReport.from_json(data["report"]) if data.get("report") else None,
-        npu=npu,
+        tape=_tape(document.tape, config, quantization, document.npu),
+        embedding_dtype=document.embedding.dtype,
+        files={name: int(checksum, 16) for name, checksum in document.files.items()},
+        synthetic=document.synthetic,
+        source=document.source,
+        created_by=document.created_by,
+        report=document.report,
+        npu=document.npu,
     )
 
 
-def _parse_tape(path: Path, rows: list[dict[str, Any]], specs: list[PageSpec]) -> tuple[Page, ...]:
-    if len(rows) != len(specs):
-        raise PackageError(f"{path}: the tape has {len(rows)} pages, its config implies {len(specs)}")
+def _check_slices(config: ModelConfig, quantization: Quantization) -> None:
+    widths = {
+        "expert_slices": (config.moe.intermediate_size, quantization.expert_slices),
+        "shared_slices": (config.moe.shared_intermediate_size, quantization.shared_slices),
+        "dense_slices": (config.intermediate_size, quantization.dense_slices),
+    }
+    for name, (width, slices) in widths.items():
+        if width % slices:
+            raise SchemaError(f"'quantization.{name}' must divide the width {width}, found {slices}")
+
+
+def _check_npu(config: ModelConfig, npu: NpuSection, files: Mapping[str, str]) -> None:
+    """Sizes of graphs that the model has too: products of others would be cut into millions of blocks. Compiled graphs have
+    checksums among the files.
+    """
+    for soc, graphs in npu.contexts.items():
+        if lost := [graph for graph in graphs if NpuSection.file(soc, graph) not in files]:
+            raise SchemaError(f"'files' lacks {NpuSection.file(soc, lost[0])}, which 'npu.contexts' names")
+    shapes = npu.shapes
+    attention, found = config.attention, shapes.attention
+    pairs = {
+        "hidden": (config.hidden, shapes.hidden),
+        "attention.heads": (attention.heads, found.heads),
+        "attention.kv_heads": (attention.kv_heads, found.kv_heads),
+        "attention.qk_dim": (attention.head_dim, found.qk_dim),
+        "attention.v_dim": (attention.value_dim, found.v_dim),
+        "attention.rotated": (attention.rope.dims, found.rotated),
+        "routing.experts": (config.moe.experts, shapes.routing.experts),
+        "routing.top_k": (config.moe.top_k, shapes.routing.top_k),
+    }
+    for name, (expected, size) in pairs.items():
+        if size != expected:
+            raise SchemaError(f"'npu.shapes.{name}' must be the model's {expected}, found {size}")
+
+
+def _tape(rows: list[Row], config: ModelConfig, quantization: Quantization, npu: NpuSection | None) -> tuple[Page, ...]:
+    shapes = npu.shapes if npu else None
+    if len(rows) != (implied := count_pages(config, quantization, shapes)):
+        raise SchemaError(
+            f"'tape' has {len(rows)} pages, its config implies {implied}: {config.layers} layers, {config.moe.experts} experts "
+            f"of {quantization.expert_slices} slices, {config.vocabulary} vocabulary rows"
+        )
     pages: list[Page] = []
     end = 0
-    for index, (row, spec) in enumerate(zip(rows, specs, strict=True)):
-        found = (row["kind"], row["layer"], row["expert"], row["slice"], row["length"])
+    for index, (row, spec) in enumerate(zip(rows, tape_of(config, quantization, shapes), strict=True)):
+        found = (row.kind, row.layer, row.expert, row.slice, row.length)
         expected = (spec.kind, spec.layer, spec.expert, spec.slice, spec.bytes)
         if found != expected:
-            raise PackageError(f"{path}: page {index} is {found}, its config implies {expected}")
-        if row["offset"] != end:
-            raise PackageError(f"{path}: page {index} ({spec}) lies at {row['offset']}, not at {end}")
-        page = Page(index, spec, end, int(row["checksum"], 16))
+            raise SchemaError(f"page {index} is {found}, its config implies {expected}")
+        if row.offset != end:
+            raise SchemaError(f"page {index} ({spec}) lies at {row.offset}, not at {end}")
+        page = Page(index, spec, end, int(row.checksum, 16))
         end += page.padded_bytes
         pages.append(page)
     return tuple(pages)

@@ -11,7 +11,9 @@ from safetensors.numpy import load
 from estream import _native
 from estream.errors import PackageError
 from estream.host.fingerprint import changed_file
-from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest, checksum_of
+from estream.host.regular_file import read_regular
+from estream.package.document import checksum_of
+from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
 from estream.package.parts import MatrixPart
 
 
@@ -47,7 +49,7 @@ class Package:
         path = self.path / RESIDENT
         layer = self.manifest.config.norm == "layer"
         try:
-            tensors = load(path.read_bytes())
+            tensors = load(read_regular(path))
             weight, bias = tensors["final_norm"], tensors["final_norm_bias"] if layer else None
         except OSError as error:
             raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
@@ -100,11 +102,11 @@ def open_package(path: str | Path, device: str | None = None) -> Package:
         hint = "it is a file, not a package folder" if path.exists() else "there is no such folder"
         raise PackageError(f"{path}: {hint}; 'estream convert SRC {path}' makes a package")
     try:
-        text = (path / MANIFEST).read_text("utf-8")
+        text = read_regular(path / MANIFEST)
     except FileNotFoundError as error:
         raise PackageError(f"{path}: no {MANIFEST}, so this is not an estream package") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise PackageError(f"{path / MANIFEST}: cannot be read ({error})") from error
+    except OSError as error:
+        raise PackageError(f"{path / MANIFEST}: cannot be read ({error.strerror})") from error
     package = Package(path, Manifest.from_json(path / MANIFEST, text))
     if device is not None:
         _check_use(package, device)
@@ -130,7 +132,8 @@ def _check_files(package: Package) -> None:
     manifest = package.manifest
     for file, expected in ((package.pages_path, manifest.pages_bytes), (package.embedding_path, manifest.embedding_bytes)):
         if not file.is_file():
-            raise PackageError(f"{file}: missing; convert the model again")
+            what = "not a regular file" if file.exists() else "missing"
+            raise PackageError(f"{file}: {what}; convert the model again")
         if (found := file.stat().st_size) != expected:
             raise PackageError(f"{file}: {found} bytes, expected {expected}; the file is damaged, convert the model again")
     for name, checksum in manifest.files.items():
@@ -139,7 +142,7 @@ def _check_files(package: Package) -> None:
 
 def _check_small_file(path: Path, checksum: int) -> None:
     try:
-        found = checksum_of(path.read_bytes())
+        found = checksum_of(read_regular(path))
     except FileNotFoundError as error:
         raise PackageError(f"{path}: missing; convert the model again") from error
     except OSError as error:

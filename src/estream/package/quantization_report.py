@@ -1,41 +1,43 @@
 """What quantising cost: the relative error of each layer's weights and, with a calibration text, of its experts' outputs."""
 
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, NotRequired, TypedDict
+
+from msgspec import Meta, field
+
+from estream.models.config import ExpertIndex, LayerIndex
+from estream.schema import NotNegative, Record
 
 #: Significant digits that a manifest keeps.
 _DIGITS = 4
 
 
-@dataclass(frozen=True)
-class LayerError:
+class CalibrationText(TypedDict):
+    """The text that experts were calibrated with, and how many tokens and windows of it."""
+
+    text: str
+    tokens: int
+    windows: NotRequired[int]
+
+
+class LayerError(Record, frozen=True):
     """Root mean square errors over root mean squares; ``outputs`` is None without a calibration text. ``scarce`` are the
     experts that too few tokens of the text reached.
     """
 
-    layer: int
-    attention: float
-    experts: float
-    outputs: float | None
-    scarce: list[int] = field(default_factory=list)
+    layer: LayerIndex
+    attention: NotNegative
+    experts: NotNegative
+    outputs: NotNegative | None
+    scarce: list[ExpertIndex] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class QuantizationReport:
+class QuantizationReport(Record, frozen=True):
     """``head`` is the error of the output matrix, ``calibration`` the text's name and tokens, None without one."""
 
-    layers: list[LayerError]
-    head: float
-    calibration: dict[str, Any] | None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(data: dict[str, Any]) -> "QuantizationReport":
-        layers = [LayerError(**layer) for layer in data["layers"]]
-        return QuantizationReport(layers, float(data["head"]), data["calibration"])
+    layers: Annotated[list[LayerError], Meta(min_length=1)]
+    head: NotNegative
+    calibration: CalibrationText | None
 
 
 class ErrorTally:
@@ -51,7 +53,7 @@ class ErrorTally:
         sums[1] += squared
 
     def report(
-        self, layers: int, calibration: dict[str, Any] | None = None, scarce: dict[int, list[int]] | None = None
+        self, layers: int, calibration: CalibrationText | None = None, scarce: dict[int, list[int]] | None = None
     ) -> QuantizationReport:
         return QuantizationReport(
             [

@@ -21,6 +21,7 @@ from estream.host.direct_file import DirectFile
 from estream.host.sizes import format_bytes, round_up
 from estream.host.version import VERSION
 from estream.models.config import ModelConfig
+from estream.package.document import checksum_of
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
     EMBEDDING,
@@ -31,7 +32,6 @@ from estream.package.manifest import (
     RESIDENT,
     Manifest,
     Page,
-    checksum_of,
 )
 from estream.package.npu.section import NpuSection
 from estream.package.quantization_report import QuantizationReport

@@ -6,9 +6,10 @@ inputs of a layer carry the errors of all layers before it, and its weights are 
 one matrix exist at a time, and the checkpoint is read once. Method, sources and measurements: docs/quantization.md.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from estream import _native
 from estream.checkpoint.decoders import widen
@@ -18,6 +19,7 @@ from estream.models.config import ModelConfig, MoeConfig, TensorRef
 from estream.package.layout import PageSpec, Quantization, expert_layout
 from estream.package.package import FinalNorm
 from estream.package.parts import MatrixPart
+from estream.package.quantization_report import CalibrationText
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
 
@@ -90,7 +92,7 @@ class Calibration:
         self._inputs: tuple[tuple[int, int], _Inputs, InputStatistics] | None = None
         self._moe = config.moe
         self._gate_up: _GateUp | None = None
-        self.facts = {"text": name, "tokens": self._written.tokens, "windows": len(windows)}
+        self.facts: CalibrationText = {"text": name, "tokens": self._written.tokens, "windows": len(windows)}
         #: Experts of each layer that few tokens reached.
         self.scarce: dict[int, list[int]] = {}
 

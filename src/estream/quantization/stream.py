@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+from msgspec import structs
 
 from estream.devices.cpu.activations import ActivationPlan, ActivationSizes, QuantizedArrays
 from estream.devices.cpu.device import CpuDevice
@@ -36,7 +37,7 @@ class TextStream:
         float_activations: bool,
     ) -> None:
         # The device leaves out what a last layer need not compute; here every layer is followed by another.
-        self._config = replace(config, layers=config.layers + 1)
+        self._config = structs.replace(config, layers=config.layers + 1)
         self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
         batch = Batch.of(windows)
         batch = replace(batch, wanted=batch.wanted[:1], wanted_counts=(1,) + (0,) * (len(windows) - 1))

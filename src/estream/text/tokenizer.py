@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from estream.errors import PackageError, PromptError
+from estream.host.regular_file import read_regular
 from estream.text.chat_template import ChatTemplate, RenderedChat
 
 CONFIG, TOKENS_MAP, TEMPLATE = "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"
@@ -75,10 +76,10 @@ class TextTokenizer:
 def _read_json(path: Path) -> dict[str, Any]:
     """An empty object where there is no such file."""
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = json.loads(read_regular(path).decode("utf-8"))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise PackageError(f"{path}: cannot be read ({error})") from error
     if not isinstance(data, dict):
         raise PackageError(f"{path}: expected a JSON object")
@@ -100,7 +101,7 @@ def _templates(file: Path, config: dict[str, Any]) -> dict[str, str]:
     """Chat templates by name: from a file of its own, else from the config as one text or a list of named ones."""
     if file.exists():
         try:
-            return {"default": file.read_text("utf-8")}
+            return {"default": read_regular(file).decode("utf-8")}
         except (OSError, ValueError) as error:
             raise PackageError(f"{file}: cannot be read ({error})") from error
     given = config.get("chat_template")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 
@@ -35,7 +36,7 @@ def config_of(model: str) -> ModelConfig:
 def odd() -> ModelConfig:
     """A model whose shape is not in the table: candidates are slices of 768, 512, ... with tiles up to 256, 128, 64."""
     config = config_of("olmoe-1b-7b")
-    return replace(config, hidden=1024, moe=replace(config.moe, intermediate_size=768))
+    return structs.replace(config, hidden=1024, moe=structs.replace(config.moe, intermediate_size=768))
 
 
 @pytest.fixture
@@ -173,7 +174,7 @@ def test_what_really_spills_is_rejected():
 def test_small_graphs_really_pass(caplog):
     """Their inputs are rounded up to more than a twentieth; that is not a second reading."""
     config = config_of("olmoe-1b-7b")
-    tiny = replace(config, hidden=64, moe=replace(config.moe, intermediate_size=64))
+    tiny = structs.replace(config, hidden=64, moe=structs.replace(config.moe, intermediate_size=64))
     offered = [replace(sizes, tiles=(16, 256)) for sizes in graph_sizes.candidates(tiny, BITS)]
     compiler = GraphCompiler(["sm8750"])
     assert search(tiny, BITS, compiler, offered).slice_width == 64

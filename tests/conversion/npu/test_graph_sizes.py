@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from estream.conversion.npu import graph_sizes
 from estream.devices.qnn.toolchain import SOCS
@@ -85,8 +86,8 @@ def test_the_shared_expert_has_one_graph_of_8_bits(model):
 def test_other_shapes_and_other_bits_are_not_in_the_table():
     config = config_of("olmoe-1b-7b")
     assert graph_sizes.stored_sizes(config, 8) is None
-    assert graph_sizes.stored_sizes(replace(config, hidden=1024), BITS) is None
-    assert graph_sizes.stored_sizes(replace(config, moe=replace(config.moe, experts=128)), BITS) is None
+    assert graph_sizes.stored_sizes(structs.replace(config, hidden=1024), BITS) is None
+    assert graph_sizes.stored_sizes(structs.replace(config, moe=structs.replace(config.moe, experts=128)), BITS) is None
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,9 @@ def test_other_shapes_and_other_bits_are_not_in_the_table():
 )
 def test_candidates_fall_in_width_and_tiles(width, bits, expected):
     config = config_of("olmoe-1b-7b")
-    found = list(graph_sizes.candidates(replace(config, moe=replace(config.moe, intermediate_size=width)), bits))
+    found = list(
+        graph_sizes.candidates(structs.replace(config, moe=structs.replace(config.moe, intermediate_size=width)), bits)
+    )
     assert [(sizes.slice_width, sizes.tiles[-1]) for sizes in found] == [(w, t) for w in expected for t in (256, 128, 64)]
 
 

@@ -1,8 +1,7 @@
 """Models that the NPU's graphs do not compute are refused by name."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from estream.conversion.npu.support import FAMILIES, check_supported
 from estream.errors import OptionError

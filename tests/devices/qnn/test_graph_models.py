@@ -1,9 +1,9 @@
 """The graphs as ONNX models: packages know what was compiled by their digests."""
 
 import hashlib
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("onnx", reason="needs the extra 'qnn'")
 

@@ -1,9 +1,8 @@
 """Every graph of the NPU against NumPy in double precision, on the emulator. Its bars are relative RMS errors."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 

@@ -1,11 +1,11 @@
 """Graphs as they are loaded, bound and refused."""
 
 import resource
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 

@@ -1,9 +1,9 @@
 """The tape of a package for the NPU, and where tensors lie in its pages."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 from qnn_tiny import SHAPES
 
 from estream.models import family_of

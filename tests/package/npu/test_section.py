@@ -1,14 +1,15 @@
 """The NPU's part of a manifest: its keys, and what is refused."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from qnn_tiny import LATENT, SHAPES
 
 from estream.package.npu.section import NpuSection
+from estream.schema import SchemaError, from_plain, to_plain
 
-SECTION = NpuSection(replace(SHAPES, attention=LATENT), {"onnx": "1"}, {"sm8750": {"head16": "ab"}})
+SECTION = NpuSection(replace(SHAPES, attention=LATENT), {"onnx": "1"}, {"sm8750": {"head16": "ab" * 32}})
 #: Packages that were written before fields had the names that they have now hold these keys.
 SHAPES_JSON = {
     "hidden": 128,
@@ -45,26 +46,32 @@ SHAPES_JSON = {
     "head": {"rows": 16, "vocabulary": 96, "bits": 8, "group": 32},
     "shared": {"width": 64, "bits": 8, "group": 32, "tiles": [64]},
 }
-JSON = {"shapes": SHAPES_JSON, "toolchain": {"onnx": "1"}, "contexts": {"sm8750": {"head16": "ab"}}}
+JSON = {"shapes": SHAPES_JSON, "toolchain": {"onnx": "1"}, "contexts": {"sm8750": {"head16": "ab" * 32}}}
 
 
 def test_the_keys_of_a_manifest_stay():
-    assert json.loads(json.dumps(SECTION.to_json())) == JSON
-    assert NpuSection.from_json(JSON) == SECTION
+    assert json.loads(json.dumps(to_plain(SECTION))) == JSON
+    assert from_plain(JSON, NpuSection) == SECTION
 
 
 def test_a_section_without_mlps_of_all_tokens_is_read_back():
     section = replace(SECTION, shapes=replace(SECTION.shapes, shared=None))
-    assert NpuSection.from_json(json.loads(json.dumps(section.to_json()))) == section
+    assert from_plain(json.loads(json.dumps(to_plain(section))), NpuSection) == section
 
 
 @pytest.mark.parametrize("part", ["attention", "routing", "expert", "head", "shared"])
 def test_unknown_and_missing_values_are_refused(part):
     for changed in ({"more": 1}, {"norm_topk_prob": True}, {"slice_width": 64}, {"kv_lora_rank": 1}):
-        with pytest.raises(TypeError):
-            NpuSection.from_json(JSON | {"shapes": SHAPES_JSON | {part: SHAPES_JSON[part] | changed}})
-    with pytest.raises(KeyError):
-        NpuSection.from_json(JSON | {"shapes": {name: value for name, value in SHAPES_JSON.items() if name != part}})
+        with pytest.raises(SchemaError, match=f"'shapes.{part}.{next(iter(changed))}' is not known"):
+            from_plain(JSON | {"shapes": SHAPES_JSON | {part: SHAPES_JSON[part] | changed}}, NpuSection)
+    with pytest.raises(SchemaError, match=f"'shapes.{part}' must be object"):
+        from_plain(JSON | {"shapes": SHAPES_JSON | {part: 1}}, NpuSection)
+
+
+@pytest.mark.parametrize("part", ["attention", "routing", "expert", "head"])
+def test_a_missing_part_is_refused(part):
+    with pytest.raises(SchemaError, match=f"'shapes.{part}' is missing"):
+        from_plain(JSON | {"shapes": {name: value for name, value in SHAPES_JSON.items() if name != part}}, NpuSection)
 
 
 def test_where_a_compiled_graph_lies():

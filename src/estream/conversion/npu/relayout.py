@@ -4,9 +4,9 @@ So both devices hold the same model, and quantisation is written once, with or w
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelConfig

@@ -2,9 +2,10 @@
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from estream.conversion.npu import graph_search, graph_sizes
 from estream.conversion.npu.graph_search import GraphCompiler

@@ -1,10 +1,16 @@
 """The shapes that a model's graphs are compiled for."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta, field
+
+from estream.models.config import ExpertCount
 from estream.package.npu.matrices import MatrixSpec
+from estream.schema import Count, CountOrZero, Finite, NotNegative, Record
 
+#: 4 or 8.
+Bits = Annotated[int, Meta(ge=4, le=8, multiple_of=4)]
+Group = Annotated[int, Meta(ge=32, le=128, multiple_of=32)]
 QkNorm = Literal["none", "projection", "head"]
 
 #: The largest block of a matrix, in weights. Unpacked it takes twice as many bytes, and an NPU has 8 MiB of its own memory.
@@ -18,8 +24,7 @@ def blocked(name: str, inputs: int, outputs: int, bits: int, group: int) -> Matr
     return MatrixSpec(name, inputs, outputs, bits, group, blocks if outputs % (32 * blocks) == 0 else 1)
 
 
-@dataclass(frozen=True)
-class AttentionShapes:
+class AttentionShapes(Record, frozen=True):
     """Attention of ``chunk`` queries over ``chunk`` keys at a time.
 
     The first ``rotated`` of a head's ``qk_dim`` values are rotated. ``scale`` multiplies the scores. A ``clip`` above 0 bounds
@@ -28,21 +33,21 @@ class AttentionShapes:
     values, too.
     """
 
-    heads: int
-    kv_heads: int
-    qk_dim: int
-    v_dim: int
-    rotated: int
-    scale: float
-    chunk: int
-    bits: int
-    group: int
+    heads: Count
+    kv_heads: Count
+    qk_dim: Count
+    v_dim: Count
+    rotated: Count
+    scale: Finite
+    chunk: Count
+    bits: Bits
+    group: Group
     qk_norm: QkNorm = "none"
     bias: bool = False
-    clip: float = 0.0
-    kv_lora_rank: int = 0
-    q_lora_rank: int = 0
-    latent_eps: float = 1e-6
+    clip: NotNegative = 0.0
+    kv_lora_rank: CountOrZero = field(name="kv_rank", default=0)
+    q_lora_rank: CountOrZero = field(name="query_rank", default=0)
+    latent_eps: NotNegative = 1e-6
 
     @property
     def share(self) -> int:
@@ -81,8 +86,7 @@ class AttentionShapes:
         )
 
 
-@dataclass(frozen=True)
-class RoutingShapes:
+class RoutingShapes(Record, frozen=True):
     """Routing of ``tokens`` rows at a time, each to ``top_k`` of ``experts``.
 
     Rows are gathered and combined by windows of ``window`` slots. ``norm_topk_prob`` makes the weights of a row sum to 1,
@@ -90,14 +94,14 @@ class RoutingShapes:
     chosen. ``shared_gate``: the router also weights the shared expert.
     """
 
-    experts: int
-    top_k: int
-    tokens: int
-    window: int
-    norm_topk_prob: bool
-    routed_scaling_factor: float = 1.0
-    n_group: int = 1
-    topk_group: int = 1
+    experts: ExpertCount
+    top_k: ExpertCount
+    tokens: Count
+    window: Count
+    norm_topk_prob: bool = field(name="normalise")
+    routed_scaling_factor: Finite = field(name="scaling", default=1.0)
+    n_group: ExpertCount = field(name="groups", default=1)
+    topk_group: ExpertCount = field(name="top_groups", default=1)
     shared_gate: bool = False
 
     @property
@@ -106,14 +110,13 @@ class RoutingShapes:
         return self.tokens * self.top_k
 
 
-@dataclass(frozen=True)
-class MlpShapes:
+class MlpShapes(Record, frozen=True):
     """Gated MLPs, cut into slices of ``slice_width`` intermediate values. ``tiles``: rows of each graph, rising."""
 
-    slice_width: int
-    bits: int
-    group: int
-    tiles: tuple[int, ...]
+    slice_width: Count = field(name="width")
+    bits: Bits
+    group: Group
+    tiles: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=64)]
 
     def matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
         return (
@@ -123,26 +126,24 @@ class MlpShapes:
         )
 
 
-@dataclass(frozen=True)
-class HeadShapes:
+class HeadShapes(Record, frozen=True):
     """Logits of ``rows`` positions for ``vocabulary`` entries at a time."""
 
-    rows: int
-    vocabulary: int
-    bits: int
-    group: int
+    rows: Count
+    vocabulary: Count
+    bits: Bits
+    group: Group
 
 
-@dataclass(frozen=True)
-class NpuShapes:
+class NpuShapes(Record, frozen=True):
     """All that is fixed when a model's graphs are compiled.
 
     ``shared`` are the MLPs that serve every row: shared experts and dense layers. Where they have the bits and the slice width
     of ``expert``, the same graphs serve both.
     """
 
-    hidden: int
-    norm_eps: float
+    hidden: Count
+    norm_eps: NotNegative
     attention: AttentionShapes
     routing: RoutingShapes
     expert: MlpShapes
