@@ -1,8 +1,7 @@
 """What pages cost."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 from simulated_machines import CONFIG, OLMOE, profile
 
 from estream.configurator.costs import FULL, RatedCosts

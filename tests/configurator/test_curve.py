@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estream.configurator.curve import Curve, Point
-from estream.errors import OptionError
+from estream.configurator.curve import Curve, Point, curve_of
+from estream.schema import SchemaError, from_plain
 
 
 @given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 10**6)), min_size=1, unique_by=lambda p: p[0]))
@@ -27,5 +27,5 @@ def test_the_median_and_the_spread_of_samples_are_kept():
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[2, 1.0], [1, 1.0]], [[1, -1.0]], "x", [["a", 1]]])
 def test_a_curve_without_sense_is_refused(rows):
-    with pytest.raises(OptionError, match="storage"):
-        Curve.from_json(rows, "p.json: 'storage'")
+    with pytest.raises(SchemaError, match="must"):
+        from_plain(rows, Curve, curve_of)

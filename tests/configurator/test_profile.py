@@ -35,6 +35,12 @@ def test_a_profile_survives_its_file(tmp_path: Path):
         ({"page_s": -1}, "page_s"),
         ({"page_s": True}, "page_s"),
         ({"process_bytes": None}, "process_bytes"),
+        ({"process_bytes": 1.5}, "process_bytes"),
+        ({"page_s": float("nan")}, "page_s"),
+        ({"page_s": float("inf")}, "page_s"),
+        ({"storage": {"rates": {"1": [[4096, "x"]]}, "embedding": [[1, 1]]}}, r"'storage.rates.1\[0\]\[1\]' must be float"),
+        ({"compute": {"attention": {"full": [[1, 1]]}}}, "'compute.last_attention' is missing"),
+        ({"more": 1}, "'more' is not known"),
     ],
 )
 def test_a_profile_without_sense_is_refused_by_its_key(tmp_path: Path, change: dict, named: str):
@@ -42,6 +48,21 @@ def test_a_profile_without_sense_is_refused_by_its_key(tmp_path: Path, change: d
     path.write_text(json.dumps(profile().to_json() | change))
     with pytest.raises(OptionError, match=named):
         read_profile(path)
+
+
+def test_whole_numbers_may_have_an_exponent(tmp_path: Path):
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile().to_json()).replace(str(60 << 20), "6e7"))
+    assert read_profile(path).process_bytes == 60_000_000
+
+
+def test_a_profile_that_is_no_file_or_too_deep_is_refused(tmp_path: Path):
+    path = tmp_path / "p.json"
+    path.write_text("[" * 10**5)
+    with pytest.raises(OptionError, match="nested too deeply"):
+        read_profile(path)
+    with pytest.raises(OptionError, match="/dev/zero: cannot be read .not a regular file"):
+        read_profile(Path("/dev/zero"))
 
 
 PHONES = ["galaxy-s25-npu", "oneplus-15r-npu", "sm8650-npu", "sm8750-npu", "sm8850-npu", "x-elite-npu"]

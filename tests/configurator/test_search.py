@@ -1,7 +1,6 @@
 """The search for a configuration."""
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from simulated_machines import MB, GiB, MiB, constant, memory, profile
 
 from estream.configurator.profile import Storage

@@ -117,7 +117,7 @@ def _lengths(text: str) -> list[int]:
 
 
 def _facts(profile: Profile) -> dict[str, str]:
-    storage, costs = profile.storage, profile.costs.to_json()
+    storage, costs = profile.storage, profile.to_json()["compute"]
     rows = {}
     for lanes, curve in storage.rates.items():
         rates = [f"{format_bytes(p.x)} {format_bytes(p.value)}/s" for p in curve.points]

@@ -1,14 +1,18 @@
 """How long a device takes for each kind of page, in seconds: measured tables, or derived from rates of operations."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import pairwise
+from typing import Annotated, Any, Protocol, runtime_checkable
 
-from estream.configurator.curve import Curve, number
-from estream.errors import OptionError
+from msgspec import Meta, field
+
+from estream.configurator.curve import Curve, curve_of
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 from estream.package.parts import FloatPart, MatrixPart
+from estream.schema import Count, NotNegative, Positive, Record, SchemaError, from_plain, shown
+
+PageBytes = Annotated[int, Meta(ge=1, le=1 << 62)]
 
 #: Kinds of attention that take different times: a token sees all before it, or a window, or a state.
 FULL, WINDOW, LINEAR = "full", "window", "linear"
@@ -23,6 +27,7 @@ def attention_kind(config: ModelConfig, layer: int) -> str:
     return WINDOW if config.attention.sliding_window_of(layer) else FULL
 
 
+@runtime_checkable
 class Costs(Protocol):
     """Seconds that a device needs for one page."""
 
@@ -39,11 +44,8 @@ class Costs(Protocol):
 
     def head(self, spec: PageSpec, rows: int) -> float: ...
 
-    def to_json(self) -> dict[str, Any]: ...
 
-
-@dataclass(frozen=True)
-class MeasuredCosts:
+class MeasuredCosts(Record, frozen=True):
     """Tables of one package on one machine.
 
     ``attention_curves``, one for each kind of attention (see :func:`attention_kind`), and ``last_attention`` (one row goes
@@ -52,15 +54,15 @@ class MeasuredCosts:
     ``shared_bytes`` (None where no MLP serves every row), and ``head``, for one of ``head_bytes``.
     """
 
-    attention_curves: Mapping[str, Curve]
+    attention_curves: Mapping[str, Curve] = field(name="attention")
     last_attention: Curve
-    attention_square: float
-    router_curve: Curve
-    expert_curve: Curve
-    head_curve: Curve
-    head_bytes: int
-    shared_curve: Curve | None = None
-    shared_bytes: int = 1
+    attention_square: NotNegative
+    router_curve: Curve = field(name="router")
+    expert_curve: Curve = field(name="expert")
+    head_curve: Curve = field(name="head")
+    head_bytes: PageBytes
+    shared_curve: Curve | None = field(name="shared", default=None)
+    shared_bytes: PageBytes = 1
 
     def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
         tokens = sum(lengths)
@@ -95,55 +97,19 @@ class MeasuredCosts:
     def head(self, spec: PageSpec, rows: int) -> float:
         return self.head_curve(rows) * spec.bytes / self.head_bytes
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "attention": {kind: curve.to_json() for kind, curve in self.attention_curves.items()},
-            "last_attention": self.last_attention.to_json(),
-            "attention_square": self.attention_square,
-            "router": self.router_curve.to_json(),
-            "expert": self.expert_curve.to_json(),
-            "head": self.head_curve.to_json(),
-            "head_bytes": self.head_bytes,
-            "shared": None if self.shared_curve is None else self.shared_curve.to_json(),
-            "shared_bytes": self.shared_bytes,
-        }
 
-    @staticmethod
-    def from_json(where: str, data: Mapping[str, Any]) -> "MeasuredCosts":
-        """Raises OptionError where a table is missing or of no use."""
-
-        def curve(key: str) -> Curve:
-            return Curve.from_json(data.get(key), f"{where}.{key}")
-
-        attention = data.get("attention")
-        if not isinstance(attention, dict) or FULL not in attention:
-            raise OptionError(f"{where}.attention must hold a table for each kind of attention, '{FULL}' among them")
-        return MeasuredCosts(
-            {kind: Curve.from_json(rows, f"{where}.attention.{kind}") for kind, rows in attention.items()},
-            curve("last_attention"),
-            number(where, data, "attention_square"),
-            curve("router"),
-            curve("expert"),
-            curve("head"),
-            int(number(where, data, "head_bytes")),
-            None if data.get("shared") is None else curve("shared"),
-            int(number(where, data, "shared_bytes")),
-        )
-
-
-@dataclass(frozen=True)
-class RatedCosts:
+class RatedCosts(Record, frozen=True):
     """A device known by rates alone: integer products, attention, reading weights from memory, a fixed time for each call.
 
     ``tiles`` are the row counts that the device's graphs are compiled for; what an expert's rows leave of the last tile is
     computed for nothing. Empty for a device that takes any number of rows.
     """
 
-    product_ops_per_s: float
-    attention_ops_per_s: float
-    memory_bytes_per_s: float
-    call_s: float
-    tiles: tuple[int, ...] = ()
+    product_ops_per_s: Positive
+    attention_ops_per_s: Positive
+    memory_bytes_per_s: Positive
+    call_s: NotNegative
+    tiles: tuple[Count, ...] = ()
 
     def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
         tokens, a = sum(lengths), config.attention
@@ -182,27 +148,23 @@ class RatedCosts:
             calls, padded = calls + 1, padded + next(t for t in self.tiles if t >= rest)
         return calls, padded
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "product_ops_per_s": self.product_ops_per_s,
-            "attention_ops_per_s": self.attention_ops_per_s,
-            "memory_bytes_per_s": self.memory_bytes_per_s,
-            "call_s": self.call_s,
-            "tiles": list(self.tiles),
-        }
 
-    @staticmethod
-    def from_json(where: str, data: Mapping[str, Any]) -> "RatedCosts":
-        """Raises OptionError where a rate is missing or of no use."""
-        names = ("product_ops_per_s", "attention_ops_per_s", "memory_bytes_per_s")
-        rates = {name: number(where, data, name) for name in names}
-        for name, value in rates.items():
-            if value <= 0:
-                raise OptionError(f"{where}: '{name}' must be positive, found {value}")
-        tiles = data.get("tiles", [])
-        if not isinstance(tiles, list) or not all(isinstance(t, int) and t > 0 for t in tiles) or sorted(set(tiles)) != tiles:
-            raise OptionError(f"{where}: 'tiles' must be rising row counts, found {tiles!r}")
-        return RatedCosts(**rates, call_s=number(where, data, "call_s"), tiles=tuple(tiles))
+def costs_of(data: Any) -> MeasuredCosts | RatedCosts:
+    """Tables where the values have some, else rates.
+
+    Raises:
+        SchemaError: one is missing or of no use.
+
+    """
+    if not isinstance(data, dict) or "attention" not in data:
+        rates = from_plain(data, RatedCosts)
+        if any(a >= b for a, b in pairwise(rates.tiles)):
+            raise SchemaError(f"'tiles' must be rising row counts, found {shown(list(rates.tiles))}")
+        return rates
+    tables = from_plain(data, MeasuredCosts, curve_of)
+    if FULL not in tables.attention_curves:
+        raise SchemaError(f"'attention' must have a table for each kind of attention, '{FULL}' among them")
+    return tables
 
 
 def _matrices(spec: PageSpec) -> list[MatrixPart]:

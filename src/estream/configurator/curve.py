@@ -1,23 +1,20 @@
 """Measured values as functions: a median and a spread at each measured point, straight lines between."""
 
-import math
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from estream.errors import OptionError
+from estream.schema import NotNegative, Positive, Record, SchemaError, from_plain, shown
 
 
-@dataclass(frozen=True)
-class Point:
+class Point(Record, frozen=True, array_like=True):
     """``value`` is the median of repeated measurements at ``x``, ``spread`` their (largest - smallest) / median."""
 
-    x: float
-    value: float
-    spread: float = 0.0
+    x: NotNegative
+    value: Positive
+    spread: NotNegative = 0.0
 
     @staticmethod
     def of(x: float, samples: Iterable[float]) -> "Point":
@@ -26,11 +23,19 @@ class Point:
         return Point(x, middle, (values[-1] - values[0]) / middle if middle > 0 else 0.0)
 
 
-@dataclass(frozen=True)
 class Curve:
     """Points in rising x; beyond the last one the last slope goes on, before the first the first value holds."""
 
-    points: tuple[Point, ...]
+    __slots__ = ("points",)
+
+    def __init__(self, points: tuple[Point, ...]) -> None:
+        self.points = points
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Curve) and other.points == self.points
+
+    def __hash__(self) -> int:
+        return hash(self.points)
 
     @staticmethod
     def of(points: Iterable[Point]) -> "Curve":
@@ -48,35 +53,24 @@ class Curve:
     def spread(self) -> float:
         return max(p.spread for p in self.points)
 
-    def to_json(self) -> list[list[float]]:
-        return [[p.x, p.value, p.spread] for p in self.points]
 
-    @staticmethod
-    def from_json(data: Any, where: str) -> "Curve":
-        """Rows of [x, value] or [x, value, spread] with rising x.
-
-        Raises:
-            OptionError: it is not that.
-
-        """
-        try:
-            points = tuple(Point(*(float(v) for v in row)) for row in data)
-        except (TypeError, ValueError) as error:
-            raise OptionError(f"{where} must be a list of [x, value] rows, found {data!r}") from error
-        rising = all(a.x < b.x for a, b in pairwise(points))
-        if not points or not rising or any(p.value <= 0 or p.x < 0 for p in points):
-            raise OptionError(f"{where} must hold at least one row, with rising x and positive values")
-        return Curve(points)
+def rows_of(value: Any) -> list[Any]:
+    """The rows of [x, value, spread] that stand for a curve in JSON."""
+    if not isinstance(value, Curve):
+        raise NotImplementedError(type(value))
+    return [[p.x, p.value, p.spread] for p in value.points]
 
 
-def number(where: str, data: Mapping[str, Any], key: str, default: float | None = None) -> float:
-    """A number that is not negative.
+def curve_of(kind: Any, data: Any) -> Curve:
+    """A curve of rows [x, value] or [x, value, spread] with rising x.
 
     Raises:
-        OptionError: it is missing, or something else.
+        SchemaError: it is not that.
 
     """
-    value = data.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-        raise OptionError(f"{where}: '{key}' must be a number of at least 0, found {value!r}")
-    return float(value)
+    if kind is not Curve:
+        raise NotImplementedError(kind)
+    points = from_plain(data, tuple[Point, ...])
+    if not points or not all(a.x < b.x for a, b in pairwise(points)):
+        raise SchemaError(f"it must have rows of [x, value] with rising x, at least one, found {shown(data)}")
+    return Curve(points)

@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from statistics import median
 from typing import Any
+
+from msgspec.structs import replace
 
 from estream import _native
 from estream.configurator.compute_probe import ComputeProbe

@@ -3,32 +3,39 @@
 A profile is measured by ``estream tune``, or written by hand from published figures (``profiles/``, ``--device-profile``).
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from estream.configurator.costs import Costs, MeasuredCosts, RatedCosts
-from estream.configurator.curve import Curve, number
+from msgspec import Meta, field
+
+from estream.configurator.costs import Costs, costs_of
+from estream.configurator.curve import Curve, curve_of, rows_of
 from estream.errors import OptionError
+from estream.host.regular_file import read_regular
+from estream.host.sizes import MiB
+from estream.schema import Bytes, NotNegative, Record, SchemaError, from_plain, parse, shown, to_plain
 
 FORMAT = "estream-profile"
 VERSION = 1
+#: Keys in the order of the file.
+_KEYS = ["name", "kind", "sources", "measured_at", "key", "memory_bytes", "process_bytes", "page_s", "storage", "compute"]
+_LARGEST = 16 * MiB
+
+LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 
 
-@dataclass(frozen=True)
-class Storage:
+class Storage(Record, frozen=True):
     """Direct reads: for each number of lanes, bytes per second as a function of the bytes of a request.
 
     ``embedding`` is the time in seconds to gather a number of embedding rows. ``compute_slowdown`` says by how much
     computing takes longer while lanes read at full speed, ``read_slowdown`` by how much reading does while all threads compute.
     """
 
-    rates: Mapping[int, Curve]
+    rates: Annotated[Mapping[LaneCount, Curve], Meta(min_length=1)]
     embedding: Curve
-    compute_slowdown: float = 1.0
-    read_slowdown: float = 1.0
+    compute_slowdown: NotNegative = 1.0
+    read_slowdown: NotNegative = 1.0
 
     def rate(self, lanes: int, request_bytes: int) -> float:
         """Bytes per second with so many reads in flight; between measured numbers of lanes on a straight line."""
@@ -49,45 +56,25 @@ class Storage:
     def spread(self) -> float:
         return max(curve.spread for curve in self.rates.values())
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "rates": {str(n): curve.to_json() for n, curve in self.rates.items()},
-            "embedding": self.embedding.to_json(),
-            "compute_slowdown": self.compute_slowdown,
-            "read_slowdown": self.read_slowdown,
-        }
 
-
-@dataclass(frozen=True)
-class Profile:
+class Profile(Record, frozen=True):
     """A machine for one package. ``page_s`` is the time in seconds that the host spends on a page beside device and reader."""
 
     name: str
     kind: Literal["measured", "published"]
     storage: Storage
-    costs: Costs
-    page_s: float
-    process_bytes: int
-    memory_bytes: int | None = None
+    costs: Costs = field(name="compute")
+    page_s: NotNegative
+    process_bytes: Bytes
+    memory_bytes: Bytes | None = None
     measured_at: str = ""
     sources: tuple[str, ...] = ()
     key: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "name": self.name,
-            "kind": self.kind,
-            "sources": list(self.sources),
-            "measured_at": self.measured_at,
-            "key": dict(self.key),
-            "memory_bytes": self.memory_bytes,
-            "process_bytes": self.process_bytes,
-            "page_s": self.page_s,
-            "storage": self.storage.to_json(),
-            "compute": self.costs.to_json(),
-        }
+        """The profile's file, as plain values."""
+        values = to_plain(self, rows_of)
+        return {"format": FORMAT, "version": VERSION} | {key: values[key] for key in _KEYS}
 
 
 def read_profile(path: Path) -> Profile:
@@ -98,56 +85,24 @@ def read_profile(path: Path) -> Profile:
 
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        return _profile(parse(read_regular(path, _LARGEST)), str(path))
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise OptionError(f"{path}: not valid JSON ({error})") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise OptionError(f"{path}: not a device profile: 'format' must be '{FORMAT}'")
-    if data.get("version") != VERSION:
-        raise OptionError(f"{path}: profile version {data.get('version')!r}, this estream reads version {VERSION}")
-    return _from_json(str(path), data)
+    except SchemaError as error:
+        raise OptionError(f"{path}: {error}") from error
 
 
-def _from_json(where: str, data: Mapping[str, Any]) -> Profile:
-    kind = data.get("kind")
-    if kind not in ("measured", "published"):
-        raise OptionError(f"{where}: 'kind' must be 'measured' or 'published', found {kind!r}")
-    compute = _object(where, data, "compute")
-    costs: type[MeasuredCosts] | type[RatedCosts] = MeasuredCosts if "attention" in compute else RatedCosts
-    memory = data.get("memory_bytes")
-    return Profile(
-        name=str(data.get("name", where)),
-        kind=kind,
-        storage=_storage(where, _object(where, data, "storage")),
-        costs=costs.from_json(f"{where}: 'compute'", compute),
-        page_s=number(where, data, "page_s"),
-        process_bytes=int(number(where, data, "process_bytes")),
-        memory_bytes=None if memory is None else int(number(where, data, "memory_bytes")),
-        measured_at=str(data.get("measured_at", "")),
-        sources=tuple(map(str, data.get("sources", ()))),
-        key=data.get("key", {}),
-    )
+def _profile(data: Any, name: str) -> Profile:
+    if not isinstance(data, dict) or data.pop("format", None) != FORMAT:
+        raise SchemaError(f"not a device profile: 'format' must be '{FORMAT}'")
+    if (version := data.pop("version", None)) != VERSION:
+        raise SchemaError(f"profile version {shown(version)}, this estream reads version {VERSION}")
+    profile = from_plain({"name": name} | data, Profile, _made)
+    requests = [p.x for curve in profile.storage.rates.values() for p in curve.points]
+    if odd := [x for x in requests if x < 4096 or x % 4096]:
+        raise SchemaError(f"'storage.rates': requests must be multiples of 4096 bytes, found {odd[0]:g}")
+    return profile
 
 
-def _storage(where: str, data: Mapping[str, Any]) -> Storage:
-    rates = _object(where, data, "rates")
-    if not rates or not all(n.isdigit() and int(n) > 0 for n in rates):
-        raise OptionError(f"{where}: 'storage.rates' must map numbers of lanes to rows of [request bytes, bytes per second]")
-    curves = {int(n): Curve.from_json(rows, f"{where}: 'storage.rates.{n}'") for n, rows in rates.items()}
-    if odd := [p.x for curve in curves.values() for p in curve.points if p.x < 4096 or p.x % 4096]:
-        raise OptionError(f"{where}: 'storage.rates': requests must be multiples of 4096 bytes, found {odd[0]:g}")
-    return Storage(
-        curves,
-        Curve.from_json(data.get("embedding"), f"{where}: 'storage.embedding'"),
-        number(where, data, "compute_slowdown", 1.0),
-        number(where, data, "read_slowdown", 1.0),
-    )
-
-
-def _object(where: str, data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = data.get(key)
-    if not isinstance(value, dict):
-        raise OptionError(f"{where}: '{key}' must be an object, found {value!r}")
-    return value
+def _made(kind: Any, data: Any) -> Any:
+    return costs_of(data) if kind is Costs else curve_of(kind, data)
