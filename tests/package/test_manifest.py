@@ -23,6 +23,7 @@ from estream.package.layout import Quantization
 from estream.package.manifest import Manifest, seal
 from estream.package.package import Package, open_package
 from estream.package.tapes import count_pages, tape_of
+from estream.package.writer import PackageSpec, write_package
 from estream.schema import SchemaError, from_plain, to_plain
 
 Change = Callable[[dict[str, Any]], object]
@@ -243,9 +244,16 @@ def test_configs_survive_their_json(name: str):
     assert from_plain(json.loads(json.dumps(to_plain(config))), ModelConfig) == config
 
 
-def test_a_config_that_no_package_could_hold_is_refused(demo_package: Package):
+def test_a_config_that_no_package_could_hold_is_refused(demo_package: Package, tmp_path: Path):
     config = demo_package.manifest.config
     with pytest.raises(SchemaError, match="'model.norm_eps' must be float >= 0.0, found nan"):
         check_config(replace(config, norm_eps=math.nan))
     with pytest.raises(SchemaError, match="'model.moe.top_k' must be at most"):
         check_config(replace(config, moe=replace(config.moe, top_k=17)))
+    spec = PackageSpec("cpu", replace(config, norm_eps=math.nan), demo_package.manifest.quantization, "bfloat16", True, {})
+    with (
+        pytest.raises(PackageError, match="a package cannot hold this model: 'model.norm_eps'"),
+        write_package(tmp_path / "x.estream", spec, force=False),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -21,6 +21,7 @@ from estream.host.direct_file import DirectFile
 from estream.host.sizes import format_bytes, round_up
 from estream.host.version import VERSION
 from estream.models.config import ModelConfig
+from estream.models.consistency import check_config
 from estream.package.document import checksum_of
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
@@ -36,6 +37,7 @@ from estream.package.manifest import (
 from estream.package.npu.section import NpuSection
 from estream.package.quantization_report import QuantizationReport
 from estream.package.tapes import tape_of
+from estream.schema import SchemaError
 
 _PARTIAL, _ASIDE = ".partial-", ".old"
 
@@ -135,8 +137,8 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
     """Write a package; it appears at ``destination`` only when the block ends without an exception.
 
     Raises:
-        PackageError: the destination exists and ``force`` is false, it does not fit on the disk, or writing failed. What
-            was written is removed.
+        PackageError: no package can hold this model, the destination exists and ``force`` is false, it does not fit on the
+            disk, or writing failed. What was written is removed.
 
     """
     destination = destination.resolve()
@@ -145,6 +147,10 @@ def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator
         raise PackageError(f"{parent}: no such folder to write a package into")
     _remove_stale(parent, destination.name)
     _check_destination(destination, force)
+    try:
+        check_config(spec.config)
+    except SchemaError as error:
+        raise PackageError(f"{destination}: a package cannot hold this model: {error}") from error
     try:
         with _partial_folder(destination) as folder:
             free = shutil.disk_usage(parent).free
