@@ -19,7 +19,6 @@ from estream.report.budget_picture import draw_budgets
 Memory = Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Compute threads.")]
 Activations = Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")]
-Size = Annotated[str | None, typer.Option(help="A size such as 2MiB; chosen where not given.")]
 #: The bar of the longest time in a table of budgets.
 _BAR = 40
 
