@@ -9,7 +9,7 @@ import demo_scores
 import numpy as np
 import pytest
 import torch
-from command import run
+from command import run_apart
 from demo_answers import IDS
 from hypothesis import settings
 from paths import DEMO, HELD_OUT
@@ -84,7 +84,8 @@ def tuned(demo_package: Package) -> Profile:
 @pytest.fixture(scope="session")
 def trace_file(demo_package: Package, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("trace") / "trace.json"
-    result = run("run", demo_package.path, "--tokens", "64", "--memory", "140MiB", "--threads", "1", "--trace", path, "--json")
+    command = ("run", demo_package.path, "--tokens", "64", "--memory", "140MiB", "--threads", "1", "--trace", path, "--json")
+    result = run_apart(*command)
     assert result.returncode == 0, result.stderr
     assert json.loads(path.read_text())["estream"]["ttft_s"] == json.loads(result.stdout)["ttft_s"]
     return path

@@ -98,9 +98,12 @@ def test_a_file_that_changes_while_it_is_read_never_gives_a_wrong_answer(demo_co
     thread = threading.Thread(target=vandal)
     thread.start()
     try:
-        for _ in range(40):
+        outcomes = []
+        for _ in range(20):
             with streaming(demo_copy) as model:
-                _check(model, demo_logits)
+                outcomes.append(_check(model, demo_logits))
     finally:
         stop.set()
         thread.join()
+    # Some of the damage was met.
+    assert not all(outcomes)

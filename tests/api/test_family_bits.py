@@ -1,4 +1,4 @@
-"""Every family gives the same bits from a small arena as from memory, in a batch as alone, with MLPs cut into slices."""
+"""End to end: every family gives the same bits from a small arena as from memory, in a batch as alone, with MLPs in slices."""
 
 import numpy as np
 import pytest

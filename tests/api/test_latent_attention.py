@@ -1,5 +1,7 @@
-"""Latent attention with the positions of DeepSeek-V2-Lite beyond its original context of 4096, against the whole model
-written in NumPy from the paper (arXiv 2405.04434) and YaRN's (arXiv 2309.00071): float64, pairs rotated as complex numbers.
+"""End to end: latent attention with the positions of DeepSeek-V2-Lite beyond its original context of 4096.
+
+The reference is the whole model written in NumPy from the paper (arXiv 2405.04434) and YaRN's (arXiv 2309.00071): float64,
+pairs rotated as complex numbers.
 """
 
 import math

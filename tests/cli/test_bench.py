@@ -3,13 +3,13 @@
 import json
 
 import pytest
-from command import run
+from command import run, run_apart
 
 from estream.package.package import Package
 
 
 def test_bench_prints_rows_in_llama_benchs_form(demo_package: Package):
-    result = run("bench", demo_package.path, "-p", "8,40", "-r", "2", "--memory", "300MiB", "--profile")
+    result = run_apart("bench", demo_package.path, "-p", "8,40", "-r", "2", "--memory", "300MiB", "--profile")
     assert result.returncode == 0, result.stderr
     head, _, *rows = result.stdout.splitlines()[:4]
     assert [c.strip() for c in head.strip("|").split("|")][5:8] == ["test", "t/s", "TTFT s"]

@@ -1,11 +1,9 @@
 """``estream run``."""
 
 import json
-import subprocess
 from pathlib import Path
 
-from cgroup import estream_command
-from command import run
+from command import run, run_apart
 
 import estream
 from estream.package.package import Package
@@ -21,7 +19,7 @@ def test_a_run_prints_tokens_and_costs(demo_package: Package):
 
 
 def test_a_run_as_json_has_the_promised_keys(demo_package: Package):
-    facts = json.loads(run("run", demo_package.path, "--prompt", PROMPT, "--memory", "300MiB", "--json").stdout)
+    facts = json.loads(run_apart("run", demo_package.path, "--prompt", PROMPT, "--memory", "300MiB", "--json").stdout)
     costs = "ttft_s prompt_tokens peak_rss_bytes budget_bytes arena_bytes bytes_read read_s compute_s stall_s"
     assert {*costs.split(), "top", "direct_io", "device", "config"} <= set(facts)
     assert facts["budget_bytes"] == 300 << 20
@@ -46,6 +44,5 @@ def test_a_prompt_from_an_editor_or_standard_input_is_the_prompt(demo_package: P
     (tmp_path / "prompt.txt").write_text(PROMPT + "\n")
     from_text = json.loads(run("run", demo_package.path, "--prompt", PROMPT, "--json").stdout)
     for path, text in ((tmp_path / "prompt.txt", ""), ("-", PROMPT + "\n")):
-        command = estream_command("run", demo_package.path, "--prompt-file", path, "--json")
-        result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        result = run("run", demo_package.path, "--prompt-file", path, "--json", stdin=text)
         assert json.loads(result.stdout)["top"] == from_text["top"]

@@ -1,36 +1,22 @@
-"""Conversion with a calibration text: the choice of codes against its definition, determinism, memory and misuse."""
+"""Conversion with a calibration text: the choice of codes against its definition, determinism and memory."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from paths import CALIBRATION, DEMO, HELD_OUT
+from correlated import correlated_inputs
 from tiny import OLMOE_SHAPES, make_olmoe, make_tiny
 
 import estream
 from estream import _native
 from estream.conversion.convert import ConvertOptions, convert
-from estream.errors import OptionError
 from estream.models.config import MoeConfig
 from estream.quantization.calibration import gated
-from estream.quantization.equalise import balancing_exponents, scale
-from estream.quantization.float_parts import interleave
-from estream.quantization.packing import in_source_order
-from estream.quantization.rows import MatrixRows, MatrixSource
-from estream.quantization.statistics import DAMPING, Correction, InputStatistics, input_statistics
+from estream.quantization.statistics import InputStatistics, input_statistics
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
-
-
-def _inputs(tokens: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows with correlated columns of very different size, and positive weights."""
-    random = np.random.default_rng(0)
-    mixed = random.standard_normal((tokens, columns)) @ (0.3 * random.standard_normal((columns, columns)) + np.eye(columns))
-    x = mixed * np.exp(random.standard_normal(columns))
-    return x.astype(np.float32), random.random(tokens).astype(np.float32)
 
 
 def _choose(weights: np.ndarray, statistics: InputStatistics, group: int, threads: int) -> tuple[np.ndarray, np.ndarray]:
@@ -51,27 +37,9 @@ def _cost(weights: np.ndarray, values: np.ndarray, statistics: InputStatistics) 
     return float(np.einsum("ri,ij,rj->", error, statistics.moments.astype(np.float64), error))
 
 
-def test_statistics_are_the_damped_moments_and_their_factor():
-    x, weights = _inputs(500, 60)
-    statistics = input_statistics(x, weights, 64)
-    moments = np.zeros((64, 64))
-    moments[:60, :60] = np.einsum("ti,tj,t->ij", x, x, weights.astype(np.float64) ** 2)
-    moments = moments / (np.trace(moments) / 60) + DAMPING * np.eye(64)
-    np.testing.assert_allclose(statistics.moments, moments, rtol=1e-4, atol=1e-5)
-    assert sorted(statistics.order) == list(range(64))
-    ordered = moments[np.ix_(statistics.order, statistics.order)]
-    assert (np.diff(np.diagonal(ordered)) <= 1e-6).all()
-    # An error e costs the sum of pivots times the squares of e + F e, for the unit triangular F of feedback.
-    unit = statistics.feedback.astype(np.float64)
-    assert (np.diagonal(unit) == 1).all()
-    assert (np.triu(unit, 1) == 0).all()
-    pivots = np.linalg.solve(unit.T, np.linalg.solve(unit.T, ordered.T).T)
-    np.testing.assert_allclose(pivots, np.diag(np.diagonal(pivots)), atol=2e-4)
-
-
 @pytest.mark.parametrize("group", [32, 64, 128])
 def test_codes_cost_much_less_than_rounding_and_no_change_of_one_helps_early_inputs(group: int):
-    x, token_weights = _inputs(2000, 256)
+    x, token_weights = correlated_inputs(2000, 256)
     statistics = input_statistics(x, token_weights, 256)
     weights = (0.02 * np.random.default_rng(1).standard_normal((70, 256))).astype(np.float32)
     codes, scales = _choose(weights, statistics, group, 1)
@@ -94,7 +62,7 @@ def _cost_with_last(weights, codes, steps, statistics: InputStatistics, code: in
 
 
 def test_threads_and_padding_change_nothing():
-    x, token_weights = _inputs(300, 40)
+    x, token_weights = correlated_inputs(300, 40)
     statistics = input_statistics(x, token_weights, 64)
     weights = np.random.default_rng(2).standard_normal((100, 40)).astype(np.float32)
     codes, scales = _choose(weights, statistics, 64, 1)
@@ -105,7 +73,7 @@ def test_threads_and_padding_change_nothing():
 
 
 def test_every_variant_chooses_the_same_codes(monkeypatch: pytest.MonkeyPatch):
-    x, token_weights = _inputs(1000, 256)
+    x, token_weights = correlated_inputs(1000, 256)
     statistics = input_statistics(x, token_weights, 256)
     weights = np.random.default_rng(4).standard_normal((64, 256)).astype(np.float32)
     chosen = []
@@ -118,51 +86,11 @@ def test_every_variant_chooses_the_same_codes(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_zero_weights_and_zero_inputs_are_kept():
-    x, token_weights = _inputs(300, 64)
+    x, token_weights = correlated_inputs(300, 64)
     for inputs in (x, np.zeros_like(x)):
         codes, scales = _choose(np.zeros((5, 64), np.float32), input_statistics(inputs, token_weights, 64), 64, 1)
         assert not codes.any()
         assert not scales.any()
-
-
-def test_a_correction_makes_up_for_what_is_linear():
-    x, _ = _inputs(4000, 32)
-    change = np.eye(32, dtype=np.float32) + 0.1 * np.random.default_rng(3).standard_normal((32, 32)).astype(np.float32)
-    correction = Correction(32)
-    for part in range(0, 4000, 1500):
-        correction.add(x[part : part + 1500], (x @ change)[part : part + 1500])
-    before = np.square(x @ change - x).sum()
-    after = np.square(x @ change - x - x @ correction.matrix().T).sum()
-    assert after < 0.05 * before
-    assert not Correction(8).matrix().any()
-
-
-def test_only_unusual_channels_move_and_by_powers_of_two():
-    magnitudes = np.array([1.0, 2.0, 0.5, 1.1, 1 / 64, 100.0, 0.0, 0.9])
-    exponents = balancing_exponents(magnitudes)
-    np.testing.assert_array_equal(exponents, [0, 0, 0, 0, 6, -7, 0, 0])
-    np.testing.assert_array_equal(scale(np.ones(8, np.float32), exponents), np.exp2(exponents).astype(np.float32))
-    assert not balancing_exponents(np.zeros(4)).any()
-
-
-def test_the_text_is_not_held_out():
-    text = CALIBRATION.read_text()
-    rows = [json.loads(line)["description"] for line in HELD_OUT.read_text().splitlines()]
-    assert not [row for row in rows if f"Description: {row}\n" in text]
-
-
-@pytest.fixture(scope="module")
-def tiny_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("calibration") / "tiny"
-    make_olmoe(folder, SHAPE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def ids(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ids") / "ids.npy"
-    np.save(path, np.random.default_rng(0).integers(0, 330, 2500))
-    return path
 
 
 def test_equal_conversions_are_equal_and_reported(tiny_source: Path, ids: Path, tmp_path: Path):
@@ -193,14 +121,6 @@ def test_what_down_is_given_is_what_a_gate_makes_of_its_products():
     gate, up = np.split((x @ rows.T).astype(np.float64) + bias, 2, axis=1)
     gate, up = np.minimum(gate, 2.0), np.clip(up, -2.0, 2.0)
     np.testing.assert_allclose(gated(x, rows, bias, clamped), gate / (1 + np.exp(-1.7 * gate)) * (up + 1), rtol=1e-4, atol=1e-5)
-
-
-def test_a_bias_is_brought_into_the_order_of_the_rows():
-    order = interleave(40, 96)
-    source = MatrixSource((), order, "a page")
-    rows = MatrixRows(source, "BF16", values=(np.zeros((80, 8), np.float32),), dtype="float32")
-    bias = np.arange(80, dtype=np.float32)
-    np.testing.assert_array_equal(in_source_order(np.where(order < 0, 0, bias[order]), rows), bias)
 
 
 def test_experts_with_biases_and_clamped_gates_are_calibrated(tmp_path: Path, ids: Path):
@@ -239,40 +159,6 @@ def test_experts_that_see_few_tokens_are_named(tmp_path: Path, ids: Path):
     for layer in package.manifest.report.layers:
         assert 0 < len(layer.scarce) < 60
         assert layer.scarce == sorted(set(layer.scarce))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (np.zeros(100, np.int32), r"100 tokens are too few, this model needs at least 2048"),
-        (np.full(2048, 330), r"id 330 is outside the vocabulary, 0\.\.329"),
-        (np.full(2048, -1), r"id -1 is outside the vocabulary"),
-        (np.zeros(2048), r"expected whole numbers in one dimension, not float64 \(2048,\)"),
-        (np.zeros((2048, 2), int), r"expected whole numbers in one dimension"),
-        ("a text", r"has no tokenizer.json to encode the text with; give token ids instead"),
-    ],
-)
-def test_unusable_texts_are_refused(tiny_source: Path, tmp_path: Path, content, message: str):
-    path = tmp_path / ("text.txt" if isinstance(content, str) else "ids.npy")
-    path.write_text(content) if isinstance(content, str) else np.save(path, content)
-    with pytest.raises(OptionError, match=message):
-        convert(tiny_source, tmp_path / "out.estream", ConvertOptions(calibrate=path))
-    assert not (tmp_path / "out.estream").exists()
-
-
-def test_unreadable_texts_and_useless_options_are_refused(tiny_source: Path, tmp_path: Path, ids: Path):
-    (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 5000)
-    (tmp_path / "broken.npy").write_bytes(b"not an array")
-    for name, message in (
-        ("absent.txt", "No such file"),
-        ("absent.npy", "No such file"),
-        ("latin.txt", "not UTF-8 text .* at byte 3"),
-        ("broken.npy", "not an .npy file"),
-    ):
-        with pytest.raises(OptionError, match=f"{name}: .*{message}|{name}: {message}"):
-            convert(DEMO, tmp_path / "out.estream", ConvertOptions(calibrate=tmp_path / name))
-    with pytest.raises(OptionError, match="8 bits need no calibration"):
-        convert(tiny_source, tmp_path / "out.estream", ConvertOptions(bits=8, calibrate=ids))
 
 
 def test_memory_follows_the_text_and_one_layer_not_the_model(tmp_path: Path, ids: Path):

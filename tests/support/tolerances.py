@@ -13,6 +13,28 @@ INT8_LOGITS_RMS = 5e-2
 #: transformers in bfloat16 is 0.03 to 0.05 off (0.01 to 0.03 on others), and noise of 0.5 % in what is multiplied costs 0.05.
 #: Seen: 1.4 to 2.2; of other families 0.9 to 1.6.
 INT8_OVER_BF16 = 2.5
+#: 8-bit activations with their own routing, by family: the share of choices that differ from the float path's, and the RMS
+#: error over the RMS of the logits; half as much again as the worst of the family's tiny models. A flip is a near tie that
+#: rounding decides. Here it is dear: random experts have nothing in common, of one or two chosen ones it replaces all that
+#: a token gets, and layers behind it route what it changed. Where the branches are small beside the residual (Granite), it is
+#: cheap. What flips cost a trained model is in the demo model's bars below, which let it route by itself.
+INT8_OWN_ROUTING = {
+    "olmoe": (0.045, 0.14),
+    "mixtral": (0.075, 0.44),
+    "qwen3_moe": (0.03, 0.036),
+    "qwen2_moe": (0.032, 0.083),
+    "qwen3_next": (0.09, 0.27),
+    "qwen3_5_moe": (0.11, 0.35),
+    "deepseek_v2": (0.042, 0.21),
+    "deepseek_v3": (0.04, 0.23),
+    "glm4_moe": (0.033, 0.17),
+    "gpt_oss": (0.08, 0.42),
+    "granite_moe": (0.014, 0.035),
+    "granite_moe_shared": (0.002, 0.01),
+    "phimoe": (0.075, 0.44),
+}
+#: The same share in the first layer that routes, where no flip lies behind it, for all families. Seen: 0.022.
+INT8_FIRST_FLIPS = 0.033
 #: Float kernels of one variant against another: fused and separate products round differently.
 VARIANT_RELATIVE = 2e-5
 #: Attention in bfloat16 against its definition, for inputs of deviation 1: queries, keys, weights and values have 8 bits.

@@ -39,4 +39,6 @@ def load(
     """
     budget = None if memory is None else parse_bytes(memory)
     options = LoadOptions(budget, threads, device, activations, soc=soc)
+    # Before the package is refused for what no package can be made for.
+    options.check()
     return Model(open_package(path, device), options)
