@@ -20,6 +20,7 @@ from estream.engine.reads import PAGES_FILE
 from estream.engine.routing import RoutingLists
 from estream.errors import ReadError
 from estream.host.sizes import MiB
+from estream.package.layout import MLP
 from estream.package.manifest import Page
 from estream.package.package import Package
 
@@ -51,7 +52,7 @@ class ComputeProbe:
         layers.setdefault(FULL, max(0, self._config.layers - 1))
         attention = {kind: self._attention(layer, lengths) for kind, layer in layers.items()}
         head = next(p for p in self._tape if p.spec.kind == "head")
-        shared = next((p for p in self._tape if p.spec.kind == "shared"), None)
+        shared = next((p for p in self._tape if p.spec.kind == MLP), None)
         return MeasuredCosts(
             attention_curves=attention,
             last_attention=self._attention(self._config.layers - 1, lengths),
@@ -60,7 +61,7 @@ class ComputeProbe:
             expert_curve=self._mlps("expert", self._moe_layer, lengths[-1]),
             head_curve=self._head(head),
             head_bytes=head.bytes,
-            shared_curve=None if shared is None else self._mlps("shared", shared.spec.layer, lengths[-1]),
+            shared_curve=None if shared is None else self._mlps(MLP, shared.spec.layer, lengths[-1]),
             shared_bytes=1 if shared is None else shared.bytes,
         )
 

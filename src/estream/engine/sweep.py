@@ -15,6 +15,7 @@ from estream.engine.reads import Reads
 from estream.engine.schedule import PrefetchStats
 from estream.engine.sweep_plan import SweepPlan
 from estream.engine.timeline import COMPUTE, LAYER
+from estream.package.layout import MLP
 from estream.package.manifest import Page
 from estream.package.package import FinalNorm
 
@@ -56,10 +57,10 @@ class Sweep:
         self._pager = pager
         self._final_norm = final_norm
         self._compute_s = 0.0
-        kinds = ("attention", "router", "shared", "expert", "head")
+        kinds = ("attention", "router", MLP, "expert", "head")
         by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
-        for page in by_kind["shared"]:
+        for page in by_kind[MLP]:
             self._layers[page.spec.layer].mlp.append(page)
         for page in by_kind["expert"]:
             self._layers[page.spec.layer].experts.append(page)

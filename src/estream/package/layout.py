@@ -4,7 +4,7 @@ Both follow from the model's config and how it is stored, so the manifest keeps 
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -21,6 +21,8 @@ SMALLEST_EXPERT_SLICE = 16 * MiB
 HEAD_PAGE = 8 * MiB
 
 PageKind = Literal["attention", "router", "shared", "expert", "head"]
+#: The MLP that serves every token: a shared expert, or the MLP of a dense layer. Manifests call both "shared".
+MLP: Final = "shared"
 
 #: 4 or 8.
 Bits = Annotated[int, Meta(ge=4, le=8, multiple_of=4)]
@@ -228,7 +230,7 @@ def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[Page
         yield PageSpec("router", layer, -1, -1, 0, 0, router_layout(config, layer))
         if width := config.mlp_intermediate_size(layer):
             shared = shared_layout(config, quantization, layer)
-            yield from _mlp_pages("shared", layer, -1, width, quantization.shared_slices_of(config, layer), shared)
+            yield from _mlp_pages(MLP, layer, -1, width, quantization.shared_slices_of(config, layer), shared)
         if layer not in config.dense_layers:
             for e in range(config.moe.experts):
                 yield from _mlp_pages("expert", layer, e, config.moe.intermediate_size, quantization.expert_slices, expert)

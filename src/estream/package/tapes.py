@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec, Quantization, build_tape
+from estream.package.layout import MLP, PageSpec, Quantization, build_tape
 from estream.package.npu import pages as npu
 from estream.package.npu.shapes import NpuShapes
 
@@ -20,7 +20,7 @@ def count_pages(config: ModelConfig, quantization: Quantization, shapes: NpuShap
         expert, head = quantization.expert_slices, quantization.head_rows
         shared, of_dense = quantization.shared_slices, quantization.dense_slices
     else:
-        width, head = npu.mlp_shapes(shapes, "shared").slice_width, shapes.head.vocabulary
+        width, head = npu.mlp_shapes(shapes, MLP).slice_width, shapes.head.vocabulary
         expert = -(-moe.intermediate_size // shapes.expert.slice_width)
         shared, of_dense = -(-moe.shared_intermediate_size // width), -(-config.intermediate_size // width)
     # An MLP without width has no pages, whatever the slices.

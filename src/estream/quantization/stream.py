@@ -13,7 +13,7 @@ from estream.errors import OptionError
 from estream.host import limits
 from estream.host.sizes import format_bytes
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec, Quantization
+from estream.package.layout import MLP, PageSpec, Quantization
 from estream.package.package import FinalNorm
 
 _ALIGNMENT = 4096
@@ -67,7 +67,7 @@ class TextStream:
         elif spec.kind == "router":
             self.routing = self._device.route(spec, address)
             self._device.begin_experts(self.routing)
-        elif spec.kind == "shared":
+        elif spec.kind == MLP:
             self._device.mlp(spec, address)
         elif self.routing.count(spec.expert):
             self._device.experts([(spec, address)])

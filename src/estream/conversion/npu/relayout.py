@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec, Quantization
+from estream.package.layout import MLP, PageSpec, Quantization
 from estream.package.npu import graph_specs
 from estream.package.npu.matrices import MatrixSpec, pack_matrix
 from estream.package.npu.pages import mlp_shapes, page_layout
@@ -28,7 +28,7 @@ def source_quantization(config: ModelConfig, shapes: NpuShapes, group: int) -> Q
     def slices(found: int, width: int, step: int) -> int:
         return next((n for n in range(found, 1, -1) if width % (n * step) == 0), 1)
 
-    shared = mlp_shapes(shapes, "shared").slice_width
+    shared = mlp_shapes(shapes, MLP).slice_width
     return replace(
         chosen,
         head_rows=shapes.head.vocabulary,
@@ -75,7 +75,7 @@ class Relayout:
             if isinstance(part, FloatPart)
         }
         codes = {part.name: unpack_codes(part, page) for part in spec.layout.parts if isinstance(part, MatrixPart)}
-        if spec.kind in ("expert", "shared"):
+        if spec.kind in ("expert", MLP):
             yield from self._slices(spec, codes)
             return
         arrays = {name: _half(spec, name, values) for name, values in floats.items() if name != "router"}

@@ -13,7 +13,7 @@ from estream.conversion.npu.relayout import Relayout, source_quantization
 from estream.conversion.npu.support import check_supported
 from estream.devices.qnn.toolchain import SOCS, toolchain
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec, Quantization
+from estream.package.layout import MLP, PageSpec, Quantization
 from estream.package.npu.graph_specs import graph_specs
 from estream.package.npu.pages import mlp_shapes
 from estream.package.npu.section import NpuSection
@@ -70,7 +70,7 @@ class NpuTarget:
 
 def _quantization(config: ModelConfig, shapes: NpuShapes, source: Quantization) -> Quantization:
     """Bits and groups of ``source``, and the slices that the graphs read."""
-    shared = mlp_shapes(shapes, "shared").slice_width
+    shared = mlp_shapes(shapes, MLP).slice_width
     return replace(
         source,
         expert_slices=-(-config.moe.intermediate_size // shapes.expert.slice_width),

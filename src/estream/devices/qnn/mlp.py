@@ -12,7 +12,7 @@ from estream.devices.qnn.tiles import Tile, TileCount, TileCover
 from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.errors import DeviceError
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec
+from estream.package.layout import MLP, PageSpec
 from estream.package.npu.pages import mlp_shapes, page_layout
 from estream.package.npu.shapes import MlpShapes, NpuShapes
 
@@ -35,7 +35,7 @@ class MlpGraphs:
     def of(config: ModelConfig, shapes: NpuShapes, graphs: GraphSet, tiles: tuple[Tile, ...]) -> "MlpGraphs":
         """``tiles`` are those of the experts, with what a call costs."""
         route, gather, combine = (graphs.named(kind) for kind in ("route", "gather", "combine"))
-        experts, shared = (_by_rows(graphs, shapes, mlp_shapes(shapes, kind)) for kind in ("expert", "shared"))
+        experts, shared = (_by_rows(graphs, shapes, mlp_shapes(shapes, kind)) for kind in ("expert", MLP))
         shared_cover = TileCover([Tile(rows, rows) for rows in shared])
         return MlpGraphs(config, shapes, route, gather, combine, experts, shared, TileCover(tiles), shared_cover)
 
@@ -116,7 +116,7 @@ class LayerMlps:
         """Add the MLP (or slice) of every row to the sums, times the weight that the router gives it."""
         config = self._graphs.config
         gated = config.moe.shared_gate and spec.layer not in config.dense_layers
-        layout = page_layout(self._graphs.shapes, "shared")
+        layout = page_layout(self._graphs.shapes, MLP)
         for graph in self._graphs.shared.values():
             graph.bind_page(layout, address)
         for group, count in enumerate(self.group_rows):

@@ -5,7 +5,7 @@ from functools import cache
 
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
-from estream.package.layout import PageKind, PageSpec
+from estream.package.layout import MLP, PageKind, PageSpec
 from estream.package.npu import graph_specs
 from estream.package.npu.graph_specs import GraphSpec
 from estream.package.npu.shapes import MlpShapes, NpuShapes
@@ -58,7 +58,7 @@ def build_tape(config: ModelConfig, shapes: NpuShapes) -> Iterator[PageSpec]:
         yield PageSpec("attention", layer, -1, -1, 0, 0, page_layout(shapes, "attention"))
         yield PageSpec("router", layer, -1, -1, 0, 0, page_layout(shapes, "router"))
         if width := config.mlp_intermediate_size(layer):
-            yield from _slices(shapes, "shared", layer, -1, width)
+            yield from _slices(shapes, MLP, layer, -1, width)
         if layer not in config.dense_layers:
             for expert in range(config.moe.experts):
                 yield from _slices(shapes, "expert", layer, expert, config.moe.intermediate_size)
