@@ -15,9 +15,9 @@ from estream import _native
 from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import OptionError
 from estream.models.config import MoeConfig
-from estream.quantization.calibration import gated
+from estream.quantization.calibration import swiglu
 from estream.quantization.equalise import balancing_exponents, scale
-from estream.quantization.float_parts import interleave
+from estream.quantization.float_parts import interleave_gate_up
 from estream.quantization.packing import in_source_order
 from estream.quantization.rows import MatrixRows, MatrixSource
 from estream.quantization.statistics import DAMPING, Correction, InputStatistics, input_statistics
@@ -189,14 +189,16 @@ def test_what_down_is_given_is_what_a_gate_makes_of_its_products():
         MoeConfig(2, 1, 12, norm_topk_prob=False, swiglu_alpha=a, swiglu_limit=b) for a, b in ((0.0, 0.0), (1.7, 2.0))
     )
     gate, up = np.split((x @ rows.T).astype(np.float64), 2, axis=1)
-    np.testing.assert_allclose(gated(x, rows, None, plain), gate / (1 + np.exp(-gate)) * up, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(swiglu(x, rows, None, plain), gate / (1 + np.exp(-gate)) * up, rtol=1e-4, atol=1e-5)
     gate, up = np.split((x @ rows.T).astype(np.float64) + bias, 2, axis=1)
     gate, up = np.minimum(gate, 2.0), np.clip(up, -2.0, 2.0)
-    np.testing.assert_allclose(gated(x, rows, bias, clamped), gate / (1 + np.exp(-1.7 * gate)) * (up + 1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        swiglu(x, rows, bias, clamped), gate / (1 + np.exp(-1.7 * gate)) * (up + 1), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_bias_is_brought_into_the_order_of_the_rows():
-    order = interleave(40, 96)
+    order = interleave_gate_up(40, 96)
     source = MatrixSource((), order, "a page")
     rows = MatrixRows(source, "BF16", values=(np.zeros((80, 8), np.float32),), dtype="float32")
     bias = np.arange(80, dtype=np.float32)
