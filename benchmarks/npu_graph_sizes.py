@@ -7,13 +7,14 @@ spilled by a call, and the size of the binaries. Nothing here is a time on an NP
 
 import argparse
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from estream.conversion.npu import graph_sizes
-from estream.devices.qnn.compiler import SOCS, toolchain
+from estream.conversion.npu.graph_search import Figures, GraphCompiler, search
+from estream.conversion.npu.graph_sizes import GraphSizes
+from estream.devices.qnn.toolchain import SOCS, toolchain
 from estream.models import family_of
 from estream.models.config import ModelConfig
 from estream.models.published_shapes import SHAPES
@@ -28,21 +29,16 @@ def config_of(model: str) -> ModelConfig:
     return family_of(SHAPES[model]).read_config(SHAPES[model])
 
 
-def measure(
-    config: ModelConfig, sizes: graph_sizes.Sizes, socs: list[str], jobs: int
-) -> dict[str, dict[str, graph_sizes.Figures]]:
+def measure(config: ModelConfig, sizes: GraphSizes, compiler: GraphCompiler) -> dict[str, dict[str, Figures]]:
     """Figures by SoC and graph."""
-    shapes = graph_sizes.shapes(config, BITS, sizes)
-    work = [(soc, spec) for soc in socs for spec in graph_specs(shapes)]
-    with ThreadPoolExecutor(jobs) as pool:
-        found = list(pool.map(lambda item: graph_sizes.figures(item[1], shapes, item[0]), work))
-    result: dict[str, dict[str, graph_sizes.Figures]] = {soc: {} for soc in socs}
-    for (soc, spec), figures in zip(work, found, strict=True):
-        result[soc][spec.name] = figures
-    return result
+    shapes = graph_sizes.npu_shapes(config, BITS, sizes)
+    found: dict[str, dict[str, Figures]] = {soc: {} for soc in compiler.socs}
+    for graph in compiler.compile(graph_specs(shapes), shapes):
+        found[graph.soc][graph.spec.name] = graph.figures
+    return found
 
 
-def show(model: str, by_soc: dict[str, dict[str, graph_sizes.Figures]]) -> None:
+def show(model: str, by_soc: dict[str, dict[str, Figures]]) -> None:
     """Worst figures over the SoCs."""
     print(f"\n{model}\n\n| graph | read MB | of ideal | written MB | spilled MB | binary KB |\n{'| --- ' * 6}|")
     for name in next(iter(by_soc.values())):
@@ -70,8 +66,11 @@ def main() -> None:
     print(f"{table['toolchain']}; {', '.join(socs)}; worst SoC in each row")
     for model in options.model or MODELS:
         config = config_of(model)
-        sizes = graph_sizes.search(config, BITS, socs[0]) if options.search else graph_sizes.sizes_of(config, BITS)
-        by_soc = measure(config, sizes, socs, options.jobs)
+        compiler = GraphCompiler(socs, options.jobs)
+        sizes = None if options.search else graph_sizes.stored_sizes(config, BITS)
+        if sizes is None:
+            sizes = search(config, BITS, compiler, graph_sizes.candidates(config, BITS))
+        by_soc = measure(config, sizes, compiler)
         print(f"\n{sizes}")
         show(model, by_soc)
         entry = graph_sizes.entry(config, BITS, sizes)

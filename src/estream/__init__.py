@@ -7,7 +7,9 @@ from estream.api.plan import Plan, plan, tune
 from estream.api.result import Prefill, TopToken
 from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import EstreamError
-from estream.host.version import VERSION as __version__
+from estream.host.version import VERSION
+
+__version__ = VERSION
 
 __all__ = [
     "ConvertOptions",

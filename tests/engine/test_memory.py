@@ -1,92 +1,65 @@
-"""The budget is kept, measured from outside, in real control groups."""
+"""How an arena is planned and divided."""
 
-import json
-from pathlib import Path
+from dataclasses import FrozenInstanceError
 
 import pytest
-from cgroup import cpu_group, estream_command, memory_group
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_machines import CONFIG, OLMOE
 
-from estream.conversion.synth import synthesize
-from estream.errors import OptionError
-from estream.host import limits
-from estream.host.sizes import GiB, MiB, format_bytes, parse_bytes
-from estream.package.package import Package
+from estream.configurator.simulated import SizeAlone
+from estream.engine.memory import ArenaPlan, ModelMemory, divide_arena, smallest_ring
+from estream.engine.options import Configuration
+from estream.host.sizes import GiB, MiB
 
-
-def test_sizes_are_read_and_written():
-    assert [parse_bytes(t) for t in ("1GiB", "600 MiB", "1.5g", "2kb", "123")] == [GiB, 600 * MiB, 3 * GiB // 2, 2000, 123]
-    for text in ("", "GiB", "1 parsec", "-1", "0"):
-        with pytest.raises(OptionError):
-            parse_bytes(text)
-    assert [format_bytes(n) for n in (5, 3 * MiB, 1.5 * GiB)] == ["5 B", "3 MiB", "1.5 GiB"]
+TAPE = OLMOE.tape
 
 
-def test_the_default_budget_follows_the_control_group(demo_package: Package):
-    with memory_group(400 * MiB) as group:
-        run = group.run(estream_command("run", demo_package.path, "--tokens", "64", "--json"))
-    facts = json.loads(run.stdout)
-    assert facts["budget_bytes"] < 400 * MiB
-    assert facts["peak_rss_bytes"] <= facts["budget_bytes"]
+def plan_arena(capacity: int, activations: int, configuration: Configuration) -> ArenaPlan:
+    """An arena of at most ``capacity`` bytes for prompts that take ``activations`` bytes."""
+    # The budget of which this is left when 32 MiB or 4 % are reserved.
+    budget = max(capacity + 32 * MiB, -(-capacity * 25 // 24))
+    memory = ModelMemory(OLMOE, budget, 0, lambda _: SizeAlone(activations))
+    assert capacity <= memory.arena_bytes <= capacity + 1
+    return memory.plan_arena(configuration)
 
 
-def test_doctor_sees_limits(tmp_path: Path):
-    with memory_group(500 * MiB) as group:
-        facts = json.loads(group.run(estream_command("doctor", "--folder", tmp_path, "--json")).stdout)
-    assert facts["memory"]["cgroup_limit"] == 500 * MiB
-    assert facts["memory"]["default_budget"] < 500 * MiB
-    with cpu_group(1.5) as group:
-        facts = json.loads(group.run(estream_command("doctor", "--folder", tmp_path, "--json")).stdout)
-    assert facts["cpu"]["quota"] == 1.5
-    assert facts["cpu"]["threads"] == 1
+BOUNDS = st.none() | st.integers(0, 5 * GiB)
 
 
-def test_machine_facts_are_plausible():
-    assert 0 < limits.resident_bytes() <= limits.peak_resident_bytes()
-    assert limits.default_threads() >= 1
-    assert limits.default_budget() < limits.resident_bytes() + limits.available_bytes()
+@given(st.integers(64 * MiB, 8 * GiB), st.integers(0, 300 * MiB), st.integers(1, 300 * MiB), st.integers(0, GiB), BOUNDS)
+def test_an_arena_never_exceeds_its_capacity_and_pins_runs(capacity: int, planned: int, activations: int, ring: int, bound):
+    planned = min(planned, capacity - smallest_ring(TAPE) - 4 * MiB)
+    activations = min(activations, capacity - smallest_ring(TAPE) - 4 * MiB)
+    plan = plan_arena(capacity, max(0, planned), Configuration(ring_bytes=ring, pinned_bytes=bound))
+    assert plan.bytes <= capacity + 1
+    assert bound is None or plan.pinned_bytes <= bound
+    assert plan.everything_pinned == (len(plan.pinned) == len(TAPE))
+    if not plan.everything_pinned and plan.pinned:
+        assert plan.bytes - planned - plan.pinned_bytes >= ring
+        for layer in range(CONFIG.layers):
+            indices = [p.index for p in TAPE if p.spec.layer == layer]
+            pinned = [i for i in indices if i in plan.pinned]
+            assert pinned == indices[: len(pinned)]
+    layout = divide_arena(plan, max(1, activations))
+    assert layout.ring_offset + layout.ring_bytes <= layout.activations_offset <= plan.bytes - max(1, activations)
+    assert layout.ring_bytes <= max(ring, smallest_ring(TAPE))
+    still_pinned = [i for i, at in plan.pinned.items() if at + TAPE[i].padded_bytes <= layout.ring_offset]
+    assert len(still_pinned) == len(TAPE) or layout.ring_bytes >= smallest_ring(TAPE)
 
 
-@pytest.fixture(scope="module")
-def olmoe(tmp_path_factory: pytest.TempPathFactory) -> Package:
-    return synthesize("olmoe-1b-7b", tmp_path_factory.mktemp("olmoe") / "olmoe.estream")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("limit", "tokens"), [("1GiB", 256), ("1GiB", 4096), ("512MiB", 256), ("512MiB", 1024), ("512MiB", 4096)]
-)
-def test_a_model_of_four_gigabytes_runs_in_a_small_group(olmoe: Package, limit: str, tokens: int):
-    with memory_group(parse_bytes(limit)) as group:
-        run = group.run(estream_command("run", olmoe.path, "--tokens", str(tokens), "--memory", limit, "--json"))
-        peak = group.peak_bytes
-    assert run.returncode == 0, run.stderr
-    facts = json.loads(run.stdout)
-    assert facts["direct_io"] is True
-    assert facts["peak_rss_bytes"] <= parse_bytes(limit)
-    assert peak <= parse_bytes(limit)
-    assert facts["bytes_read"] <= 1.05 * olmoe.bytes
-
-
-@pytest.mark.slow
-def test_the_published_shape_gives_the_same_bits_at_any_budget(olmoe: Package):
-    answers = set()
-    for memory in ("600MiB", "1GiB", "8GiB"):
-        for threads in ("1", "2"):
-            with memory_group(12 * GiB) as group:
-                run = group.run(
-                    estream_command(
-                        "run",
-                        olmoe.path,
-                        "--tokens",
-                        "200",
-                        "--memory",
-                        memory,
-                        "--threads",
-                        threads,
-                        "--top",
-                        "2000",
-                        "--json",
-                    )
-                )
-            answers.add(json.dumps(json.loads(run.stdout)["top"]))
-    assert len(answers) == 1
+def test_equal_inputs_give_equal_plans_that_nothing_can_change():
+    plan, again = (plan_arena(GiB, 5 * MiB, Configuration(ring_bytes=200 * MiB)) for _ in range(2))
+    assert plan == again
+    assert plan.pinned
+    for other in (
+        plan_arena(2 * GiB, 5 * MiB, Configuration(ring_bytes=200 * MiB)),
+        plan_arena(GiB, 100 * MiB, Configuration(ring_bytes=200 * MiB)),
+        plan_arena(GiB, 5 * MiB, Configuration(ring_bytes=300 * MiB)),
+        plan_arena(GiB, 5 * MiB, Configuration(ring_bytes=200 * MiB, pinned_bytes=300 * MiB)),
+    ):
+        assert other != plan
+    with pytest.raises(FrozenInstanceError):
+        plan.bytes = 0
+    with pytest.raises(FrozenInstanceError):
+        divide_arena(plan, 5 * MiB).ring_bytes = 0

@@ -15,6 +15,9 @@ from tiny import FAMILIES, from_state, logits, make_tiny
 import estream
 from estream.api.model import Model
 from estream.conversion.convert import ConvertOptions, convert
+from estream.conversion.npu import graph_sizes
+from estream.models.config import ModelConfig
+from estream.package.package import Package
 
 #: Graphs are compiled when a model is loaded.
 UNCOMPILED = ConvertOptions(device="qnn", soc=())
@@ -31,22 +34,28 @@ SHAPES = {
 
 @contextmanager
 def slices_of(width: int) -> Iterator[None]:
-    """MLPs are cut into slices of so many intermediate values."""
-    from estream.conversion.npu import graph_sizes
+    """Inside, MLPs are cut into slices of ``width`` intermediate values."""
 
-    original = graph_sizes.sizes_of
-    with mock.patch.object(graph_sizes, "sizes_of", lambda config, bits: replace(original(config, bits), width=width)):
+    def sizes(config: ModelConfig, bits: int) -> graph_sizes.GraphSizes:
+        return replace(next(graph_sizes.candidates(config, bits)), slice_width=width)
+
+    with mock.patch.object(graph_sizes, "stored_sizes", sizes):
         yield
+
+
+def convert_both(folder: Path, family: str, shape: dict[str, Any]) -> tuple[Package, Package]:
+    """A tiny model, as a package for the CPU and as one for the NPU."""
+    make_tiny(folder / "source", family, CONTEXT | shape)
+    cpu = convert(folder / "source", folder / "cpu.estream", ConvertOptions(group=32))
+    return cpu, convert(folder / "source", folder / "npu.estream", UNCOMPILED)
 
 
 class NpuModel:
     """A package for the NPU, one for the CPU with the same integers, and the transformers model with these weights."""
 
     def __init__(self, folder: Path, family: str, shape: dict[str, Any], width: int | None = None) -> None:
-        make_tiny(folder / "source", family, CONTEXT | shape)
-        self.cpu = convert(folder / "source", folder / "cpu.estream", ConvertOptions(group=32))
         with slices_of(width) if width else nullcontext():
-            self.npu = convert(folder / "source", folder / "npu.estream", UNCOMPILED)
+            self.cpu, self.npu = convert_both(folder, family, shape)
         config = FAMILIES[family].config.from_pretrained(folder / "source")
         config.tie_word_embeddings = False
         save_folder(folder / "stored", state_dict(self.cpu, folder / "source"), config.to_json_string())
@@ -91,19 +100,19 @@ class NpuModel:
 def npu_routing(model: Model) -> Iterator[list[np.ndarray]]:
     """Sees the experts that the NPU chooses: int32 [rows, top_k] of each layer with experts."""
     seen: list[np.ndarray] = []
-    mlp = model._device._mlp  # type: ignore[attr-defined]
-    original = mlp.route
+    device = model._device
+    original = device.route
 
-    def route(spec, address, rows):
-        routing = original(spec, address, rows)
+    def route(spec, address):
+        routing = original(spec, address)
         if len(routing.starts) > 1:
-            found = [a.ids[:n].copy() for a, n in zip(mlp._a.routing, mlp._counts, strict=False)]
-            seen.append(np.concatenate(found))
+            sweep = device._sweep  # type: ignore[attr-defined]
+            groups = zip(sweep.arrays.routing, sweep.layer.group_rows, strict=False)
+            seen.append(np.concatenate([group.ids[:rows].copy() for group, rows in groups]))
         return routing
 
-    mlp.route = route
-    yield seen
-    mlp.route = original
+    with mock.patch.object(device, "route", route):
+        yield seen
 
 
 def every_position(model: Model, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from estream.package.npu.graph_specs import LOWEST, GraphSpec
+from estream.package.npu.graph_specs import ACCUMULATOR, LOWEST, ROW_MAX, ROW_SUM, GraphSpec
 from estream.package.npu.matrices import dequantise, pack_matrix
 from estream.package.npu.shapes import AttentionShapes, NpuShapes, RoutingShapes
 
@@ -70,8 +70,8 @@ def qkv(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> Arrays:
             y = rms_norm(y, a[f"{name}_norm"], shapes.norm_eps)
         return np.clip(y, -s.clip, s.clip) if s.clip else y
 
-    if s.kv_rank:
-        source = rms_norm(x @ matrix(spec, a, "q_a"), a["q_a_norm"], s.latent_eps) if s.query_rank else x
+    if s.kv_lora_rank:
+        source = rms_norm(x @ matrix(spec, a, "q_a"), a["q_a_norm"], s.latent_eps) if s.q_lora_rank else x
         q = rotate(s, heads("q", s.heads, s.qk_dim, source), a)
         latent = rms_norm(x @ matrix(spec, a, "kv_a"), a["kv_a_norm"], s.latent_eps)
         shared = rotate(s, (x @ matrix(spec, a, "k_rope"))[:, None], a)
@@ -90,7 +90,7 @@ def qkv(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> Arrays:
 
 
 def attention(shape: AttentionShapes, q: np.ndarray, k: np.ndarray, v: np.ndarray, visible: np.ndarray) -> np.ndarray:
-    """Means [kv_heads, share * rows, v_dim] over all keys at once: k [kv_heads, qk_dim, keys], ``visible`` [rows, keys]."""
+    """Weighted values [kv_heads, share * rows, v_dim] over all keys: k [kv_heads, qk_dim, keys], ``visible`` [rows, keys]."""
     scores = q.astype(np.float64) @ k
     scores = np.where(np.tile(visible, (shape.share, 1))[None], scores, -np.inf)
     return softmax(scores) @ v.astype(np.float64)
@@ -100,15 +100,15 @@ def start(shape: AttentionShapes) -> Arrays:
     """The state of a running softmax that has seen nothing."""
     rows = (shape.kv_heads, shape.share * shape.chunk)
     return {
-        "peak": np.full((*rows, 1), LOWEST, np.float16),
-        "mass": np.zeros((*rows, 1), np.float16),
-        "mean": np.zeros((*rows, shape.v_dim), np.float16),
+        ROW_MAX: np.full((*rows, 1), LOWEST, np.float16),
+        ROW_SUM: np.zeros((*rows, 1), np.float16),
+        ACCUMULATOR: np.zeros((*rows, shape.v_dim), np.float16),
     }
 
 
 def output(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> np.ndarray:
     s = shapes.attention
-    rows = a["mean"].astype(np.float64).reshape(s.heads, s.chunk, s.v_dim).transpose(1, 0, 2).reshape(s.chunk, -1)
+    rows = a[ACCUMULATOR].astype(np.float64).reshape(s.heads, s.chunk, s.v_dim).transpose(1, 0, 2).reshape(s.chunk, -1)
     return a["high"].astype(np.float64) + a["low"] + rows @ matrix(spec, a, "o")
 
 
@@ -120,9 +120,9 @@ def head(spec: GraphSpec, shapes: NpuShapes, a: Arrays) -> np.ndarray:
 def best_experts(routing: RoutingShapes, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Softmax [rows, experts], zero outside of the best groups, and the ids of the best experts [rows, top_k]."""
     scores = softmax(logits)
-    if routing.groups > 1:
-        grouped = scores.reshape(len(scores), routing.groups, -1)
-        best = np.argsort(-grouped.max(-1), 1)[:, : routing.top_groups]
+    if routing.n_group > 1:
+        grouped = scores.reshape(len(scores), routing.n_group, -1)
+        best = np.argsort(-grouped.max(-1), 1)[:, : routing.topk_group]
         allowed = np.zeros(grouped.shape[:2])
         np.put_along_axis(allowed, best, 1.0, 1)
         scores = (grouped * allowed[..., None]).reshape(scores.shape)

@@ -13,16 +13,16 @@ from estream.package.npu.shapes import AttentionShapes, HeadShapes, MlpShapes, N
 SOC = "sm8750"
 HIDDEN, CHUNK = 128, 64
 ATTENTION = AttentionShapes(heads=8, kv_heads=2, qk_dim=32, v_dim=32, rotated=32, scale=32**-0.5, chunk=CHUNK, bits=8, group=32)
-LATENT = replace(ATTENTION, heads=4, kv_heads=4, qk_dim=48, rotated=16, kv_rank=64)
-ROUTING = RoutingShapes(experts=8, top_k=2, tokens=64, window=64, normalise=True, shared_gate=True)
+LATENT = replace(ATTENTION, heads=4, kv_heads=4, qk_dim=48, rotated=16, kv_lora_rank=64)
+ROUTING = RoutingShapes(experts=8, top_k=2, tokens=64, window=64, norm_topk_prob=True, shared_gate=True)
 SHAPES = NpuShapes(
     hidden=HIDDEN,
     norm_eps=1e-5,
     attention=ATTENTION,
     routing=ROUTING,
-    expert=MlpShapes(width=64, bits=4, group=32, tiles=(16, 64)),
+    expert=MlpShapes(slice_width=64, bits=4, group=32, tiles=(16, 64)),
     head=HeadShapes(rows=16, vocabulary=96, bits=8, group=32),
-    shared=MlpShapes(width=64, bits=8, group=32, tiles=(64,)),
+    shared=MlpShapes(slice_width=64, bits=8, group=32, tiles=(64,)),
 )
 
 

@@ -1,6 +1,7 @@
 """Recording or forcing which experts a model's tokens go to."""
 
 import numpy as np
+from loaded import device_of
 
 from estream.api.model import Model
 from estream.engine.routing import RoutingLists
@@ -11,7 +12,7 @@ class RoutingRecorder:
 
     def __init__(self, model: Model, forced: list[tuple[np.ndarray, np.ndarray]] | None = None) -> None:
         self.seen: list[tuple[np.ndarray, np.ndarray]] = []
-        device = model._device
+        device = device_of(model)
         original = device.route
 
         def route(spec, address):

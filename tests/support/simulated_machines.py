@@ -3,8 +3,9 @@
 from estream.configurator.costs import FULL, MeasuredCosts
 from estream.configurator.curve import Curve, Point
 from estream.configurator.profile import Profile, Storage
-from estream.configurator.simulate import Setting
 from estream.conversion.synth import SHAPES
+from estream.devices.opening import arrays_planner
+from estream.engine.memory import ModelMemory
 from estream.host.sizes import GiB, MiB
 from estream.models import olmoe
 from estream.package.layout import Quantization, build_tape
@@ -39,5 +40,6 @@ CONFIG = olmoe.read_config(SHAPES["olmoe-1b-7b"])
 OLMOE = manifest_of(CONFIG, Quantization.choose(CONFIG, 4, 8, 64))
 
 
-def setting(budget: int = GiB) -> Setting:
-    return Setting(OLMOE, budget, 60 * MiB)
+def memory(budget: int = GiB) -> ModelMemory:
+    """OLMoE's shape within ``budget`` bytes."""
+    return ModelMemory(OLMOE, budget, 60 * MiB, arrays_planner(OLMOE, False, 4))

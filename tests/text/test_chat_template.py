@@ -1,4 +1,4 @@
-"""Tokens and conversations against transformers' own tokenizer."""
+"""Conversations against transformers' own chat templates."""
 
 import json
 import shutil
@@ -7,118 +7,12 @@ from pathlib import Path
 import pytest
 from command import run
 from paths import DEMO
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from text_tokenizers import CHATML, KINDS, MESSAGES, PLAIN, USUAL, WITH_BOS, byte_level, load, save
 
 import estream
 from estream.conversion.convert import convert
 from estream.errors import PackageError, PromptError
 from estream.text.chat_template import ChatTemplate
-from estream.text.tokenizer import TextTokenizer
-
-TEXTS = ["Hello world", "  two  spaces, naïve café 你好\n\n", "<s>written out</s> <|user|>", "", "x"]
-CHATML = (
-    "{%- for message in messages %}\n    {{- '<|' + message['role'] + '|>' + message['content'] | trim + eos_token }}\n"
-    "{%- endfor %}\n{%- if add_generation_prompt %}{{- '<|assistant|>' }}{%- endif %}"
-)
-WITH_BOS = "{{ bos_token }}" + CHATML
-USUAL = """
-{%- if tools %}{{ tools | tojson(indent=2) }}{% endif %}
-{% set ns = namespace(seen=0) %}
-{% for message in messages %}
-    {% if message.role == 'tool' %}{% continue %}{% endif %}
-    {% set ns.seen = ns.seen + 1 %}
-    {% if message.content is string %}
-[{{ ns.seen }}] {{ message.role }}: {{ message.content }}
-    {% else %}
-{{ message.content | tojson }}{% for part in message.content %}{{ part.text }}{% endfor %}
-    {% endif %}
-    {% generation %}{{ message.reasoning_content }}{% endgeneration %}
-{% endfor %}
-{{ dict(a=1)['a'] }}{{ strftime_now('%Y')[:2] }}{{ undefined_name }}{{ extra }}{{ bos_token }}{{ pad_token }}
-{% if add_generation_prompt %}assistant:{% endif %}
-"""
-MESSAGES = [
-    {"role": "system", "content": "Be <brief> & 'kind'. "},
-    {"role": "user", "content": "Was ist ein Teekesselchen? 你好", "name": None},
-    {"role": "tool", "content": "left out"},
-    {"role": "assistant", "content": "A homonym.", "thinking": "hm"},
-    {"role": "user", "content": [{"type": "text", "text": "And <s> in it?"}]},
-]
-PLAIN = [{"role": "user", "content": " Hello <s>you "}]
-
-
-def byte_level() -> Tokenizer:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
-    _train(tokenizer, pre_tokenizers.ByteLevel.alphabet())
-    return tokenizer
-
-
-def llama_style(bos_by_post_processor: bool) -> Tokenizer:
-    """Metaspace, byte fallback, <s> in front."""
-    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    _train(tokenizer, [])
-    if bos_by_post_processor:
-        ids = [("<s>", tokenizer.token_to_id("<s>"))]
-        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=ids)
-    return tokenizer
-
-
-def _train(tokenizer: Tokenizer, alphabet: list[str]) -> None:
-    special = ["<unk>", "<s>", "</s>", "<|user|>", "<|system|>", "<|assistant|>"]
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([*TEXTS, CHATML, USUAL, "what is a good day to say hello"] * 3, trainer)
-
-
-def save(folder: Path, tokenizer: Tokenizer, template: str | dict | None = None, **config) -> PreTrainedTokenizerFast:
-    """As transformers writes it; ``config`` is changed afterwards in what is on disk."""
-    theirs = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-    if template is not None:
-        theirs.chat_template = template
-    theirs.save_pretrained(folder)
-    path = folder / "tokenizer_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | config))
-    return theirs
-
-
-def load(folder: Path) -> TextTokenizer:
-    return TextTokenizer(folder / "tokenizer.json", folder)
-
-
-KINDS = {"byte level": byte_level, "llama with bos": lambda: llama_style(True), "llama without": lambda: llama_style(False)}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_get_the_ids_that_transformers_gives(kind: str, tmp_path: Path):
-    theirs = save(tmp_path, KINDS[kind]())
-    ours = load(tmp_path)
-    for text in TEXTS:
-        assert ours.encode(text) == theirs(text)["input_ids"]
-    assert (ours.encode("x")[0] == theirs.bos_token_id) is (kind == "llama with bos")
-
-
-@pytest.mark.parametrize("bos_by_post_processor", [True, False])
-def test_what_the_config_adds_is_added_exactly_once(bos_by_post_processor: bool, tmp_path: Path):
-    plain = llama_style(False)
-    save(tmp_path, llama_style(bos_by_post_processor), add_bos_token=True, add_eos_token=True)
-    ours = load(tmp_path)
-    bos, eos = plain.token_to_id("<s>"), plain.token_to_id("</s>")
-    for text in TEXTS:
-        assert ours.encode(text) == [bos, *plain.encode(text).ids, eos]
-
-
-def test_truncation_and_padding_of_a_tokenizer_are_not_applied_to_prompts(tmp_path: Path):
-    tokenizer = byte_level()
-    whole = tokenizer.encode(TEXTS[1]).ids
-    tokenizer.enable_truncation(3)
-    tokenizer.enable_padding(length=50)
-    save(tmp_path, tokenizer)
-    assert load(tmp_path).encode(TEXTS[1]) == whole
 
 
 @pytest.mark.parametrize("kind", KINDS)

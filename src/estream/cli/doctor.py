@@ -15,6 +15,7 @@ from estream.cli.output import print_json, print_pairs
 from estream.devices.qnn.target import installed, target
 from estream.errors import EstreamError
 from estream.host import limits
+from estream.host.kernels import check_kernels
 from estream.host.sizes import MiB, format_bytes
 
 _PROBE_BYTES = 256 * MiB
@@ -57,6 +58,7 @@ def doctor_command(
 
 
 def _facts(folder: Path) -> dict[str, Any]:
+    check_kernels()
     group = limits.cgroup_memory()
     return {
         "machine": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",

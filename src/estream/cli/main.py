@@ -56,11 +56,6 @@ def main() -> None:
             sys.stdout.flush()
     except OptionError as error:
         _fail(str(error), 2)
-    except RuntimeError as error:
-        # Native code raises RuntimeError for a wrong ESTREAM_KERNELS.
-        if "ESTREAM_KERNELS" not in str(error):
-            raise
-        _fail(str(error), 2)
     except (EstreamError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
     except BrokenPipeError:

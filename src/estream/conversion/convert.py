@@ -12,6 +12,7 @@ from estream.checkpoint.source import CheckpointSource
 from estream.conversion.npu.target import NPU_GROUP, NpuTarget
 from estream.errors import CheckpointError, OptionError
 from estream.host.buffers import BUFFERS
+from estream.host.kernels import check_kernels
 from estream.host.read_ahead import Limits, ReadAhead, WriteBehind
 from estream.host.sizes import MiB
 from estream.models import family_of
@@ -61,6 +62,7 @@ class ConvertOptions:
 
     def check(self) -> None:
         """Raise OptionError if an option has an unsupported value or contradicts another."""
+        check_kernels()
         if self.bits not in (4, 8):
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
         if self.group is not None and self.group not in GROUPS:

@@ -8,8 +8,8 @@ from estream.engine.activations import ArraysPlan, ArraysPlanner
 from estream.engine.batch import BatchShape
 from estream.engine.device import LoadedDevice
 from estream.engine.options import LoadOptions
-from estream.errors import OptionError
 from estream.host import limits
+from estream.host.kernels import check_kernels
 from estream.package.manifest import Manifest
 from estream.package.package import Package
 
@@ -24,11 +24,8 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
     """
     if options.device == "qnn":
         return QnnDevice(package, options.soc)
-    threads = options.threads or limits.default_threads()
-    try:
-        return CpuDevice(package.manifest.config, threads, options.float_activations)
-    except RuntimeError as error:  # an ESTREAM_KERNELS that this machine cannot run
-        raise OptionError(str(error)) from error
+    check_kernels()
+    return CpuDevice(package.manifest.config, options.threads or limits.default_threads(), options.float_activations)
 
 
 def arrays_planner(manifest: Manifest, float_activations: bool, kv_element_bytes: int) -> ArraysPlanner:

@@ -3,8 +3,8 @@
 A device lists its own arrays. The engine knows of them the bytes, the residual and the logits.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -16,18 +16,6 @@ from estream.host.sizes import round_up
 ALIGNMENT = 4096
 
 
-@dataclass(frozen=True)
-class Array:
-    """Shape and dtype of one array to come."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    @property
-    def bytes(self) -> int:
-        return int(np.prod(self.shape)) * self.dtype.itemsize
-
-
 class Carver:
     """Lays arrays one after another into memory; without memory it only counts their bytes in ``offset``."""
 
@@ -35,13 +23,14 @@ class Carver:
         self.offset = 0
         self._memory = memory
 
-    def take(self, array: Array) -> np.ndarray:
+    def __call__(self, dtype: type[np.generic], *shape: int) -> np.ndarray:
         """A view of the next free bytes; an empty array where there is no memory."""
-        offset = self.offset
-        self.offset += round_up(array.bytes, ALIGNMENT)
+        begin = self.offset
+        end = begin + math.prod(shape) * np.dtype(dtype).itemsize
+        self.offset = begin + round_up(end - begin, ALIGNMENT)
         if self._memory is None:
-            return np.empty(0, array.dtype)
-        return self._memory[offset : offset + array.bytes].view(array.dtype).reshape(array.shape)
+            return np.empty(0, dtype)
+        return self._memory[begin:end].view(dtype).reshape(shape)
 
 
 class SweepArrays(Protocol):

@@ -1,4 +1,4 @@
-"""The NPU device on the vendor's emulator, on the smallest models; what takes long is in test_npu_long.py."""
+"""The NPU device on the vendor's emulator, on the smallest models; what takes long is in test_device_long.py."""
 
 import json
 from collections.abc import Iterator

@@ -11,12 +11,14 @@ import qnn_reference as reference
 from qnn_tiny import ATTENTION, CHUNK, HIDDEN, LATENT, ROUTING, SHAPES, Bound, mlp_inputs, normal, relative_rms, run
 
 from estream.package.npu import graph_specs
+from estream.package.npu.graph_specs import ACCUMULATOR, ROW_MAX, ROW_SUM
 from estream.package.npu.shapes import NpuShapes, RoutingShapes
 
 #: What fp16 products and the backend's division cost; measured 3e-4 to 7e-4.
 PRODUCTS = 1e-3
 #: Scores are rounded to fp16 before the exponential: measured 1.5e-3 to 1.9e-3 with scores up to 10.
 SOFTMAX = 2.5e-3
+STATE = (ROW_MAX, ROW_SUM, ACCUMULATOR)
 
 
 @pytest.fixture
@@ -90,7 +92,7 @@ VARIANTS = {
     "projection norm": replace(ATTENTION, qk_norm="projection"),
     "head norm, part rotated, biases, clipped": replace(ATTENTION, qk_norm="head", rotated=16, bias=True, clip=2.0),
     "latent": LATENT,
-    "latent queries": replace(LATENT, query_rank=96),
+    "latent queries": replace(LATENT, q_lora_rank=96),
 }
 
 
@@ -138,10 +140,10 @@ def test_attention_over_chunks_of_keys(attention, rng):
     bound = Bound(spec, shapes, state | {"k": keys[0], "v": values[0]} | bounds(visible[:, :CHUNK]))
     for chunk in range(3):
         seen = bounds(visible[:, chunk * CHUNK : (chunk + 1) * CHUNK])
-        found = bound.run(k=keys[chunk], v=values[chunk], **seen, **{n: state[n] for n in ("peak", "mass", "mean")})
+        found = bound.run(k=keys[chunk], v=values[chunk], **seen, **{n: state[n] for n in STATE})
         state = {name.removesuffix("_out"): array for name, array in found.items()}
     wanted = reference.attention(attention, queries, np.concatenate(keys, -1), np.concatenate(values, 1), visible)
-    assert relative_rms(state["mean"], wanted) < SOFTMAX
+    assert relative_rms(state[ACCUMULATOR], wanted) < SOFTMAX
 
 
 def bounds(visible: np.ndarray) -> reference.Arrays:
@@ -150,22 +152,22 @@ def bounds(visible: np.ndarray) -> reference.Arrays:
     return {"first": first, "end": first + visible.sum(1, dtype=np.int32)[:, None]}
 
 
-def test_attention_keeps_the_mass_of_long_prompts(rng):
+def test_attention_keeps_the_row_sum_of_long_prompts(rng):
     """After 80,000 equal keys fp16 would hold no more of their number, were it not scaled."""
     spec = graph_specs.attend(ATTENTION)
     value = normal(rng, ATTENTION.kv_heads, CHUNK, ATTENTION.v_dim)
     state = reference.start(ATTENTION)
-    state["peak"][...], state["mass"][...] = 0.0, 80_000 * np.exp(-graph_specs.HEADROOM)
-    state["mean"][...] = 1.0
+    state[ROW_MAX][...], state[ROW_SUM][...] = 0.0, 80_000 * np.exp(-graph_specs.HEADROOM)
+    state[ACCUMULATOR][...] = 1.0
     arrays = state | {"q": np.zeros(spec.input("q").shape, np.float16), "k": np.zeros(spec.input("k").shape, np.float16)}
     found = run(spec, SHAPES, arrays | {"v": value} | bounds(np.ones((CHUNK, CHUNK), bool)))
     wanted = (80_000 + value.astype(np.float64).sum(1, keepdims=True)) / (80_000 + CHUNK)
-    assert relative_rms(found["mean_out"], np.broadcast_to(wanted, found["mean_out"].shape)) < PRODUCTS
+    assert relative_rms(found[f"{ACCUMULATOR}_out"], np.broadcast_to(wanted, found[f"{ACCUMULATOR}_out"].shape)) < PRODUCTS
 
 
 def test_output_projection(rng):
     spec = graph_specs.output(SHAPES)
-    arrays = reference.random_weights(spec, rng) | {"mean": normal(rng, *spec.input("mean").shape)}
+    arrays = reference.random_weights(spec, rng) | {ACCUMULATOR: normal(rng, *spec.input(ACCUMULATOR).shape)}
     arrays |= {"high": normal(rng, CHUNK, HIDDEN, size=100), "low": normal(rng, CHUNK, HIDDEN, size=1e-2)}
     found = run(spec, SHAPES, arrays)
     before = arrays["high"].astype(np.float64) + arrays["low"]
@@ -175,7 +177,7 @@ def test_output_projection(rng):
 
 ROUTINGS = {
     "normalised": ROUTING,
-    "from groups, scaled": RoutingShapes(16, 3, 64, 64, False, scaling=2.5, groups=4, top_groups=2),
+    "from groups, scaled": RoutingShapes(16, 3, 64, 64, False, routed_scaling_factor=2.5, n_group=4, topk_group=2),
 }
 
 
@@ -194,7 +196,7 @@ def test_routing(routing, rng):
     scores, ids = reference.best_experts(routing, normed @ router)
     np.testing.assert_array_equal(found["ids"][:real], ids[:real])
     weights = np.take_along_axis(scores, ids, 1)
-    weights = routing.scaling * (weights / weights.sum(1, keepdims=True) if routing.normalise else weights)
+    weights = routing.routed_scaling_factor * (weights / weights.sum(1, keepdims=True) if routing.norm_topk_prob else weights)
     # Logits are rounded to fp16 before the exponential.
     assert relative_rms(found["weights"][:real], weights[:real]) < SOFTMAX
     if routing.shared_gate:

@@ -1,1 +1,1 @@
-"""What a package for the NPU needs beside pages: graph sizes, relayout, compiled graphs."""
+"""Converting for the NPU: graph sizes, pages in the graphs' layout, compiled graphs."""

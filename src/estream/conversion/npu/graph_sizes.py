@@ -1,7 +1,6 @@
-"""Which sizes a model's graphs get, so that no graph of an expert spills or reads anything twice.
+"""The sizes that are free to choose for a model's graphs: those found for published shapes, and candidates for all others.
 
-The compiler's own account of the memory traffic decides (``compiler.Traffic``). For models of published shapes the sizes
-were searched and lie in graph_sizes.json with the figures; for others a rule made from those gives them.
+graph_sizes.json holds what ``graph_search`` found for published shapes, with the figures of each graph.
 """
 
 import functools
@@ -11,12 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from typing import Any
 
-from estream.devices.qnn.compiler import Compiled, compile_model
-from estream.devices.qnn.graphs import build
 from estream.errors import OptionError
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
-from estream.package.npu.graph_specs import GraphSpec, graph_specs, mlp
+from estream.package.npu.graph_specs import graph_specs
 from estream.package.npu.shapes import LARGEST_BLOCK, AttentionShapes, HeadShapes, MlpShapes, NpuShapes, RoutingShapes
 
 #: Inputs that share a scale.
@@ -24,49 +21,27 @@ GROUP = 32
 #: Bits of attention, shared experts, dense layers and head: they serve every token, and 4 bits cost accuracy there.
 DENSE_BITS = 8
 LARGEST_COUNT = 12
-#: What a graph of an expert may read, over its weights and activations.
-LARGEST_EXCESS = 1.05
 
 _HEAD_ROWS = 16
-#: What equal slices of an expert may hold over its width.
+#: What the slices of an expert may hold together, over its intermediate values.
 _LARGEST_PADDING = 1.05
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """What is free to choose: the slice of an expert and the rows of its graphs, tokens of an attention chunk, of a routing
-    group and slots of a window, and vocabulary entries of a slice of the head.
+class GraphSizes:
+    """What is free to choose for the graphs of one model.
+
+    ``slice_width`` is the number of intermediate values in a slice of an expert, ``tiles`` the rows of its graphs. Attention
+    takes ``chunk`` tokens, routing ``tokens`` of them, gathering and combining a ``window`` of slots, and a slice of the head
+    has ``vocabulary`` entries.
     """
 
-    width: int
+    slice_width: int
     tiles: tuple[int, ...]
     chunk: int
     tokens: int
     window: int
     vocabulary: int
-
-
-@dataclass(frozen=True)
-class Figures:
-    """What the compiler says of one graph for one SoC, in bytes; ``ideal`` is the size of its inputs, ``context`` that of
-    its binary.
-    """
-
-    read: int
-    ideal: int
-    written: int
-    spilled: int
-    context: int
-
-    @staticmethod
-    def of(spec: GraphSpec, compiled: Compiled) -> "Figures":
-        traffic, ideal = compiled.traffic, sum(tensor.bytes for tensor in spec.inputs)
-        return Figures(traffic.read, ideal, traffic.written, traffic.spilled, len(compiled.context))
-
-    @property
-    def passes(self) -> bool:
-        """No spill, and nothing is read twice."""
-        return self.spilled == 0 and self.read <= LARGEST_EXCESS * self.ideal
 
 
 @functools.cache
@@ -76,47 +51,41 @@ def table() -> Mapping[str, Any]:
     return loaded
 
 
-def choose(config: ModelConfig, bits: int) -> NpuShapes:
-    """The sizes of all graphs of a model with experts of ``bits``.
-
-    Raises:
-        OptionError: the model's sizes do not fit the NPU's graphs.
-
-    """
-    return shapes(config, bits, sizes_of(config, bits))
-
-
-def sizes_of(config: ModelConfig, bits: int) -> Sizes:
-    """Those that were searched; else, by rule, the first candidate."""
+def stored_sizes(config: ModelConfig, bits: int) -> GraphSizes | None:
+    """The graph sizes in the table for a model of this shape with experts of ``bits``; None where it has none."""
     wanted = _key(config, bits)
     found = next((shape["sizes"] for shape in table()["shapes"].values() if shape["key"] == wanted), None)
-    return next(candidates(config, bits)) if found is None else Sizes(**{**found, "tiles": tuple(found["tiles"])})
+    return None if found is None else GraphSizes(**{**found, "tiles": tuple(found["tiles"])})
 
 
-def candidates(config: ModelConfig, bits: int) -> Iterator[Sizes]:
-    """From the fewest calls to the smallest graphs: slices of the experts, each with the tiles from all down to small ones."""
+def candidates(config: ModelConfig, bits: int) -> Iterator[GraphSizes]:
+    """Graph sizes to try, from the fewest calls to the smallest graphs: each slice width with ever fewer of the tiles."""
     hidden, shared = config.hidden, bool(config.moe.shared_intermediate_size or config.dense_layers)
     tokens = min(1024, max(128, (2 << 20) // hidden // 128 * 128), round_up(config.context, 128))
-    sizes = Sizes(
-        width=0,
+    sizes = GraphSizes(
+        slice_width=0,
         tiles=(),
         chunk=128,
         tokens=tokens,
         window=min(1024, (2 << 20) // hidden // 128 * 128, tokens * config.moe.top_k),
         vocabulary=_vocabulary(config),
     )
-    step = GROUP * (2 if bits == 4 else 1)
-    limit = (2 << 20) // hidden if hidden <= 2048 else (1 << 20) // hidden
-    slices = max(1, -(-config.moe.intermediate_size // max(limit, step)))
     # A graph for the MLPs of all tokens takes the place of the largest tile.
     tiles = (16, 32, 64, 128) if shared and bits != DENSE_BITS else (16, 32, 64, 128, 256)
+    for width in _slice_widths(hidden, config.moe.intermediate_size, bits):
+        for end in range(len(tiles), 2, -1):
+            yield replace(sizes, slice_width=width, tiles=tiles[:end])
+
+
+def _slice_widths(hidden: int, intermediate_size: int, bits: int) -> list[int]:
+    """Widths of equal slices of an expert, falling: whole groups, with little padding."""
+    step = GROUP * (2 if bits == 4 else 1)
+    limit = (2 << 20) // hidden if hidden <= 2048 else (1 << 20) // hidden
+    slices = max(1, -(-intermediate_size // max(limit, step)))
     counts = range(slices, 4 * slices + 1)
-    padded = {count: round_up(-(-config.moe.intermediate_size // count), step) for count in counts}
-    most = max(_LARGEST_PADDING * config.moe.intermediate_size, min(count * padded[count] for count in counts))
-    for count in counts:
-        if count * padded[count] <= most:
-            for end in range(len(tiles), 2, -1):
-                yield replace(sizes, width=padded[count], tiles=tiles[:end])
+    padded = {count: round_up(-(-intermediate_size // count), step) for count in counts}
+    most = max(_LARGEST_PADDING * intermediate_size, min(count * padded[count] for count in counts))
+    return list(dict.fromkeys(padded[count] for count in counts if count * padded[count] <= most))
 
 
 def _vocabulary(config: ModelConfig) -> int:
@@ -126,8 +95,13 @@ def _vocabulary(config: ModelConfig) -> int:
     return entries if entries <= block else min(8 * block, round_up(entries, block))
 
 
-def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
-    """Everything that is fixed when a model's graphs are compiled."""
+def npu_shapes(config: ModelConfig, bits: int, sizes: GraphSizes) -> NpuShapes:
+    """Everything that is fixed when a model's graphs are compiled.
+
+    Raises:
+        OptionError: the model's sizes do not fit the NPU's graphs, or there are too many tiles.
+
+    """
     a, moe = config.attention, config.moe
     latent = a.latent
     found = NpuShapes(
@@ -146,8 +120,8 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
             qk_norm=a.qk_norm,
             bias=a.input_bias,
             clip=a.clip_qkv or 0.0,
-            kv_rank=latent.kv_lora_rank if latent else 0,
-            query_rank=latent.q_lora_rank if latent else 0,
+            kv_lora_rank=latent.kv_lora_rank if latent else 0,
+            q_lora_rank=latent.q_lora_rank if latent else 0,
             latent_eps=latent.norm_eps if latent else 0.0,
         ),
         routing=RoutingShapes(
@@ -155,13 +129,13 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
             top_k=moe.top_k,
             tokens=sizes.tokens,
             window=sizes.window,
-            normalise=moe.norm_topk_prob,
-            scaling=moe.routed_scaling_factor,
-            groups=moe.n_group,
-            top_groups=moe.topk_group,
+            norm_topk_prob=moe.norm_topk_prob,
+            routed_scaling_factor=moe.routed_scaling_factor,
+            n_group=moe.n_group,
+            topk_group=moe.topk_group,
             shared_gate=moe.shared_gate,
         ),
-        expert=MlpShapes(sizes.width, bits, GROUP, sizes.tiles),
+        expert=MlpShapes(sizes.slice_width, bits, GROUP, sizes.tiles),
         head=HeadShapes(_HEAD_ROWS, sizes.vocabulary, DENSE_BITS, GROUP),
         shared=_shared(config, bits, sizes),
     )
@@ -170,44 +144,23 @@ def shapes(config: ModelConfig, bits: int, sizes: Sizes) -> NpuShapes:
     return found
 
 
-def _shared(config: ModelConfig, bits: int, sizes: Sizes) -> MlpShapes | None:
+def _shared(config: ModelConfig, bits: int, sizes: GraphSizes) -> MlpShapes | None:
     if not (config.moe.shared_intermediate_size or config.dense_layers):
         return None
-    return MlpShapes(sizes.width, DENSE_BITS, GROUP, sizes.tiles if bits == DENSE_BITS else (128,))
+    return MlpShapes(sizes.slice_width, DENSE_BITS, GROUP, sizes.tiles if bits == DENSE_BITS else (128,))
 
 
-def figures(spec: GraphSpec, found: NpuShapes, soc: str) -> Figures:
-    """Compile a graph and take its figures. Raises DeviceError where the compiler refuses."""
-    return Figures.of(spec, compile_model(spec.name, build(spec, found), soc))
-
-
-def search(config: ModelConfig, bits: int, soc: str) -> Sizes:
-    """The first candidate whose expert graphs all pass.
-
-    Raises:
-        OptionError: there is none.
-        DeviceError: the compiler refuses a graph.
-
-    """
-    for sizes in candidates(config, bits):
-        found = shapes(config, bits, sizes)
-        # The largest fails first.
-        if all(figures(mlp(found, found.expert, rows), found, soc).passes for rows in reversed(sizes.tiles)):
-            return sizes
-    raise OptionError(f"no slices and tiles of {config.family} pass for {soc}: every one spills or reads more than it has to")
-
-
-def entry(config: ModelConfig, bits: int, sizes: Sizes) -> dict[str, Any]:
-    """A shape of the table, its figures still missing."""
+def entry(config: ModelConfig, bits: int, sizes: GraphSizes) -> dict[str, Any]:
+    """A shape of the table, without its figures."""
     return {"key": _key(config, bits), "sizes": asdict(sizes), "graphs": {}}
 
 
 def _key(config: ModelConfig, bits: int) -> dict[str, Any]:
-    """What the search depends on."""
+    """What graph sizes depend on."""
     moe, a = config.moe, config.attention
     return {
         "hidden": config.hidden,
-        "width": moe.intermediate_size,
+        "intermediate_size": moe.intermediate_size,
         "bits": bits,
         "experts": moe.experts,
         "top_k": moe.top_k,

@@ -1,6 +1,6 @@
-"""From pages as the CPU's packer makes them to the NPU's: the same integers and the same fp16 scales in another order.
+"""Makes the NPU's pages of the CPU's: the same integers and the same fp16 scales in another order.
 
-So both devices hold one model, and quantisation, with or without a calibration text, is written once.
+So both devices hold the same model, and quantisation is written once, with or without a calibration text.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,17 +22,17 @@ Codes = tuple[np.ndarray, np.ndarray]
 
 
 def source_quantization(config: ModelConfig, shapes: NpuShapes, group: int) -> Quantization:
-    """How the CPU's pages are cut from which the NPU's are made: head pages alike, MLPs at the ends of the NPU's slices."""
+    """How the CPU's pages are cut, of which the NPU's are made: heads as on the NPU, MLPs at the ends of the NPU's slices."""
     chosen = Quantization.choose(config, shapes.expert.bits, shapes.attention.bits, group)
 
     def slices(found: int, width: int, step: int) -> int:
         return next((n for n in range(found, 1, -1) if width % (n * step) == 0), 1)
 
-    shared = mlp_shapes(shapes, "shared").width
+    shared = mlp_shapes(shapes, "shared").slice_width
     return replace(
         chosen,
         head_rows=shapes.head.vocabulary,
-        expert_slices=slices(chosen.expert_slices, config.moe.intermediate_size, shapes.expert.width),
+        expert_slices=slices(chosen.expert_slices, config.moe.intermediate_size, shapes.expert.slice_width),
         shared_slices=slices(chosen.shared_slices, config.moe.shared_intermediate_size, shared),
         dense_slices=slices(chosen.dense_slices, config.intermediate_size, shared),
     )
@@ -63,7 +63,7 @@ class Relayout:
         self._matrices = {matrix.name: matrix for graph in graphs for matrix in graph.matrices}
 
     def pages(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
-        """The NPU's pages of a CPU page of uint8 [spec.bytes]: one, or as many as it has slices.
+        """The NPU's pages of one CPU page, uint8 [spec.bytes]: one for each slice that it holds.
 
         Raises:
             CheckpointError: a norm, bias, router weight or scale does not fit into fp16.
@@ -86,7 +86,7 @@ class Relayout:
         yield self._page(replace(spec, layout=page_layout(self._shapes, spec.kind)), arrays)
 
     def _router(self, spec: PageSpec, router: np.ndarray | None) -> dict[str, np.ndarray]:
-        """float32 [hidden, lanes] as two fp16 values each; zeros in a dense layer, whose graph is the same."""
+        """The router's float32 weights [hidden, experts and gate, padded], each as two fp16 values; zeros in a dense layer."""
         routing, hidden = self._shapes.routing, self._shapes.hidden
         weights = np.zeros((hidden, routing.experts), np.float32) if router is None else router[:, : routing.experts]
         high = _half(spec, "router", weights)
@@ -101,8 +101,8 @@ class Relayout:
         (gate, up), down = _apart(codes["gate_up"], spec.count), codes["down"]
         whole = self._config.moe.intermediate_size if spec.kind == "expert" else self._config.mlp_intermediate_size(spec.layer)
         layout = page_layout(self._shapes, spec.kind)
-        for begin in range(0, spec.count, part.width):
-            end, first = min(begin + part.width, spec.count), spec.first + begin
+        for begin in range(0, spec.count, part.slice_width):
+            end, first = min(begin + part.slice_width, spec.count), spec.first + begin
             groups = slice(begin // part.group, -(-end // part.group))
             cut: dict[str, Codes] = {
                 "gate": (gate[0][begin:end], gate[1][begin:end]),
@@ -112,7 +112,7 @@ class Relayout:
             arrays: dict[str, np.ndarray] = {}
             for matrix in part.matrices(self._shapes.hidden):
                 arrays |= _packed(matrix, cut[matrix.name])
-            index = first // part.width if whole > part.width else -1
+            index = first // part.slice_width if whole > part.slice_width else -1
             yield self._page(replace(spec, slice=index, first=first, count=end - begin, layout=layout), arrays)
 
     def _page(self, spec: PageSpec, arrays: Mapping[str, np.ndarray]) -> tuple[PageSpec, np.ndarray]:
@@ -124,14 +124,14 @@ class Relayout:
 
 
 def _apart(gate_up: Codes, width: int) -> tuple[Codes, Codes]:
-    """Gate and up, whose rows alternate by 16."""
+    """The rows of gate and up, which alternate by 16."""
     parts = [array.reshape(-1, 2, SIMD_WIDTH, array.shape[1]) for array in gate_up]
     gate, up = ([array[:, i].reshape(-1, array.shape[-1])[:width] for array in parts] for i in (0, 1))
     return (gate[0], gate[1]), (up[0], up[1])
 
 
 def _packed(spec: MatrixSpec, found: Codes) -> dict[str, np.ndarray]:
-    """A matrix filled up with zeros to the size that the graph reads."""
+    """A matrix in the graph's layout, with zeros up to the size that the graph reads."""
     codes = np.zeros((spec.inputs, spec.outputs), np.int8)
     scales = np.zeros((spec.inputs // spec.group, spec.outputs), np.float16)
     codes[: found[0].shape[1], : found[0].shape[0]] = found[0].T

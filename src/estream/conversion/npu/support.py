@@ -7,7 +7,7 @@ FAMILIES = ("olmoe", "mixtral", "qwen2_moe", "qwen3_moe", "deepseek_v2")
 
 
 def check_supported(config: ModelConfig) -> None:
-    """Raises OptionError, saying what the graphs lack, for a model that they do not compute."""
+    """Raises OptionError for a model that the graphs do not compute, and says what they lack."""
     if config.family not in FAMILIES:
         raise OptionError(
             f"--device qnn: the family {config.family} is not one that the NPU's graphs compute ({', '.join(FAMILIES)}); "

@@ -1,13 +1,14 @@
 """Activations of the CPU device. Each array stands here once: its name, its dtype, and its shape as a function of the sizes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from estream import _native
-from estream.engine.activations import Array, Carver
+from estream.engine.activations import Carver
 from estream.engine.batch import BatchShape
 from estream.host.sizes import round_up
 from estream.models.config import DeltaConfig, LatentConfig, ModelConfig
@@ -40,10 +41,10 @@ class QuantizedShape:
     columns: int
     group: int
 
-    def take(self, carver: Carver) -> QuantizedArrays:
+    def carve(self, take: Carver) -> QuantizedArrays:
         groups = self.columns // self.group
-        shapes = (((self.rows, self.columns), np.int8), ((self.rows, groups), np.float32), ((self.rows, groups), np.int32))
-        return QuantizedArrays(*(carver.take(Array(shape, np.dtype(dtype))) for shape, dtype in shapes))
+        codes = take(np.int8, self.rows, self.columns)
+        return QuantizedArrays(codes, take(np.float32, self.rows, groups), take(np.int32, self.rows, groups))
 
 
 @dataclass(frozen=True)
@@ -139,30 +140,31 @@ class ActivationSizes:
         return max(self.padded(n) // group_for(n, self.quantization.group) for n in self._mlp_sizes())
 
 
-def _array(dtype: type, shape: Callable[[ActivationSizes], tuple[int, ...]]) -> Any:
-    return field(metadata={"of": lambda s: Array(shape(s), np.dtype(dtype))})
+#: Makes one array of a sweep of these sizes.
+_Maker = Callable[[Carver, ActivationSizes], "np.ndarray | QuantizedArrays"]
+
+
+def _made_by(maker: _Maker) -> Any:
+    return field(metadata={"make": maker})
+
+
+def _array(dtype: type[np.generic], shape: Callable[[ActivationSizes], tuple[int, ...]]) -> Any:
+    return _made_by(lambda take, s: take(dtype, *shape(s)))
 
 
 def _floats(shape: Callable[[ActivationSizes], tuple[int, ...]]) -> Any:
     return _array(np.float32, shape)
 
 
-def _either(of: "Callable[[ActivationSizes], Array | QuantizedShape]") -> Any:
-    return field(metadata={"of": of})
+def _quantized(columns: Callable[[ActivationSizes], int]) -> Any:
+    """The rows of a chunk, quantised."""
+    return _made_by(lambda take, s: s.quantized(s.chunk, columns(s)).carve(take))
 
 
-def _quantized(rows: Callable[[ActivationSizes], int], columns: Callable[[ActivationSizes], int]) -> Any:
-    return field(metadata={"of": lambda s: s.quantized(rows(s), columns(s))})
-
-
-def _chunk_quantized(columns: Callable[[ActivationSizes], int]) -> Any:
-    return _quantized(lambda s: s.chunk, columns)
-
-
-def _ffn_input(s: ActivationSizes) -> "Array | QuantizedShape":
+def _ffn_input(take: Carver, s: ActivationSizes) -> np.ndarray | QuantizedArrays:
     if s.exact:
-        return Array((s.tokens, s.padded(s.hidden)), np.dtype(np.float32))
-    return s.quantized(s.tokens, s.hidden)
+        return take(np.float32, s.tokens, s.padded(s.hidden))
+    return s.quantized(s.tokens, s.hidden).carve(take)
 
 
 @dataclass(frozen=True)
@@ -174,13 +176,13 @@ class Activations:
     keys: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(s.config.attention.head_dim),))
     values: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(round_up(s.config.attention.value_dim, SIMD_WIDTH)),))
     # Normalised rows of all tokens, for the experts; the choice of experts, and the weights of the shared expert.
-    ffn_input: QuantizedArrays | np.ndarray = _either(_ffn_input)
+    ffn_input: QuantizedArrays | np.ndarray = _made_by(_ffn_input)
     expert_ids: np.ndarray = _array(np.int32, lambda s: (s.tokens, s.config.moe.top_k))
     expert_weights: np.ndarray = _floats(lambda s: (s.tokens, s.config.moe.top_k))
     shared_weights: np.ndarray = _floats(lambda s: (s.served_tokens,))
     # Attention, a chunk at a time.
     normed: np.ndarray = _floats(lambda s: (s.exact_chunk, s.padded(s.hidden)))
-    normed_quantized: QuantizedArrays = _chunk_quantized(lambda s: s.hidden)
+    normed_quantized: QuantizedArrays = _quantized(lambda s: s.hidden)
     queries: np.ndarray = _floats(lambda s: (s.chunk, s.config.attention.query_width))
     new_keys: np.ndarray = _floats(lambda s: (s.chunk, s.config.attention.key_width))
     new_values: np.ndarray = _floats(lambda s: (s.chunk, s.config.attention.value_width))
@@ -188,15 +190,15 @@ class Activations:
         lambda s: (s.chunk, s.config.attention.output_width if s.config.attention.output_gate else 0)
     )
     attended: np.ndarray = _floats(lambda s: (s.chunk, s.padded(s.config.attention.output_width)))
-    attended_quantized: QuantizedArrays = _chunk_quantized(lambda s: s.config.attention.output_width)
+    attended_quantized: QuantizedArrays = _quantized(lambda s: s.config.attention.output_width)
     angles: np.ndarray = _floats(lambda s: (2, s.tokens, s.config.attention.rope.dims // 2))
     # Latent attention.
     kv_latent: np.ndarray = _floats(lambda s: (s.chunk, s.latent.kv_lora_rank))
     kv_latent_normed: np.ndarray = _floats(lambda s: (s.exact_chunk, s.padded(s.latent.kv_lora_rank)))
-    kv_latent_quantized: QuantizedArrays = _chunk_quantized(lambda s: s.latent.kv_lora_rank)
+    kv_latent_quantized: QuantizedArrays = _quantized(lambda s: s.latent.kv_lora_rank)
     q_latent: np.ndarray = _floats(lambda s: (s.chunk, s.latent.q_lora_rank))
     q_latent_normed: np.ndarray = _floats(lambda s: (s.exact_chunk, s.padded(s.latent.q_lora_rank)))
-    q_latent_quantized: QuantizedArrays = _chunk_quantized(lambda s: s.latent.q_lora_rank)
+    q_latent_quantized: QuantizedArrays = _quantized(lambda s: s.latent.q_lora_rank)
     k_nope: np.ndarray = _floats(lambda s: (s.chunk, s.config.attention.heads * s.nope_dim))
     k_rope: np.ndarray = _floats(lambda s: (s.chunk, s.rope_dim))
     # Linear attention: the last rows of the chunk before, then this chunk's; the state is that of the prompt at hand.
@@ -207,7 +209,7 @@ class Activations:
     delta_state: np.ndarray = _floats(lambda s: (s.delta.value_heads, s.delta.key_dim, s.delta.value_dim))
     delta_read: np.ndarray = _floats(lambda s: (s.chunk, s.delta.value_width))
     delta_output: np.ndarray = _floats(lambda s: (s.chunk, s.padded(s.delta.value_width)))
-    delta_output_quantized: QuantizedArrays = _chunk_quantized(lambda s: s.delta.value_width)
+    delta_output_quantized: QuantizedArrays = _quantized(lambda s: s.delta.value_width)
     # One MLP page, sized for the widest: see :meth:`mlp_scratch`.
     mlp_hidden: np.ndarray = _floats(lambda s: (s.expert_rows, s.widest_mlp))
     mlp_codes: np.ndarray = _array(np.int8, lambda s: (s.expert_rows, s.widest_mlp))
@@ -234,27 +236,20 @@ class ActivationPlan:
 
     sizes: ActivationSizes
 
-    def _shapes(self) -> Iterator[tuple[str, Array | QuantizedShape]]:
-        for each in fields(Activations):
-            yield each.name, each.metadata["of"](self.sizes)
+    def _carve(self, take: Carver) -> dict[str, Any]:
+        return {each.name: each.metadata["make"](take, self.sizes) for each in fields(Activations)}
 
-    def _place(self, carver: Carver) -> dict[str, Any]:
-        return {
-            name: shape.take(carver) if isinstance(shape, QuantizedShape) else carver.take(shape)
-            for name, shape in self._shapes()
-        }
-
-    @property
+    @cached_property
     def bytes(self) -> int:
-        carver = Carver()
-        self._place(carver)
-        return carver.offset
+        take = Carver()
+        self._carve(take)
+        return take.offset
 
     @property
     def residual_bytes(self) -> int:
-        carver = Carver()
-        carver.take(Array((self.sizes.tokens, self.sizes.hidden), np.dtype(np.float32)))
-        return carver.offset
+        take = Carver()
+        take(np.float32, self.sizes.tokens, self.sizes.hidden)
+        return take.offset
 
     def carve(self, memory: np.ndarray) -> Activations:
-        return Activations(**self._place(Carver(memory)))
+        return Activations(**self._carve(Carver(memory)))

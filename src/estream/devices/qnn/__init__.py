@@ -1,1 +1,1 @@
-"""The Qualcomm NPU (HTP): few compiled graphs with run-time weights."""
+"""The Qualcomm NPU (HTP): a few compiled graphs that take weights at run time."""

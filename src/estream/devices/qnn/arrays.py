@@ -1,57 +1,38 @@
-"""The arrays of a sweep on the NPU: all that graphs read and write beside the pages, planned before any of it exists."""
+"""The arrays of a sweep on the NPU: what graphs read and write beside the pages. Their bytes are known before they exist."""
 
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
-from estream.engine.activations import Array
+from estream.engine.activations import ALIGNMENT, Carver
 from estream.engine.batch import BatchShape
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.package.npu import graph_specs
 from estream.package.npu.shapes import NpuShapes
 
-_ALIGNMENT = 4096
-
-
-class Carver:
-    """Lays arrays one after another: counts their bytes, or takes them from memory."""
-
-    def __init__(self, memory: np.ndarray | None = None) -> None:
-        self.offset = 0
-        self._memory = memory
-
-    def __call__(self, dtype: type[np.generic], *shape: int) -> np.ndarray:
-        array, offset = Array(shape, np.dtype(dtype)), self.offset
-        self.offset += round_up(array.bytes, _ALIGNMENT)
-        if self._memory is None:
-            return np.empty(0, dtype)
-        return self._memory[offset : offset + array.bytes].view(dtype).reshape(shape)
-
 
 @dataclass(frozen=True)
 class WindowArrays:
-    """A window of a routing group's sorted slots: rows gathered for the experts, and what those make of them. Behind the
-    window there is room for the end of a last tile.
-    """
+    """A window of a routing group's sorted slots; float16 [window + spare, hidden]. The last tile may end in the spare rows."""
 
-    rows: np.ndarray
-    results: np.ndarray
+    rows: np.ndarray  # what the experts read
+    results: np.ndarray  # what they write
 
 
 @dataclass(frozen=True)
 class RoutingArrays:
-    """What routing gives for one group of rows; ``normed`` may be longer."""
+    """What routing gives for one group of T rows, with E experts and S = T * top_k slots."""
 
-    normed: np.ndarray
-    ids: np.ndarray
-    weights: np.ndarray
-    tokens: np.ndarray
-    slot_weights: np.ndarray
-    counts: np.ndarray
-    shared_weights: np.ndarray
-    count: np.ndarray
+    normed: np.ndarray  # float16 [T + spare, hidden]
+    ids: np.ndarray  # int32 [T, top_k]
+    weights: np.ndarray  # float16 [T, top_k]
+    tokens: np.ndarray  # int32 [S + window], the row of each slot, slots sorted by expert
+    slot_weights: np.ndarray  # float16 [S + spare]
+    counts: np.ndarray  # int32 [E], slots of each expert
+    shared_weights: np.ndarray  # float16 [T + spare]
+    count: np.ndarray  # int32 [1], rows that are routed
 
     @staticmethod
     def carve(take: Carver, shapes: NpuShapes, spare: int) -> "RoutingArrays":
@@ -70,28 +51,43 @@ class RoutingArrays:
 
 
 @dataclass(frozen=True)
-class AttentionArrays:
-    """Keys and values of one layer by chunks, and what one chunk of queries needs."""
+class SoftmaxState:
+    """What a running softmax knows of the keys so far, for each row of a chunk of queries; float16 [kv_heads, rows, ...]."""
 
-    keys: np.ndarray
-    values: np.ndarray
-    high: np.ndarray
+    row_max: np.ndarray  # [..., 1]
+    row_sum: np.ndarray  # [..., 1]
+    accumulator: np.ndarray  # [..., v_dim], the weighted values over row_sum
+
+    @staticmethod
+    def carve(take: Carver, shapes: NpuShapes) -> "SoftmaxState":
+        a = shapes.attention
+        return SoftmaxState(*(take(np.float16, a.kv_heads, a.share * a.chunk, width) for width in (1, 1, a.v_dim)))
+
+    def tensors(self, suffix: str = "") -> dict[str, np.ndarray]:
+        """The arrays by the names of the graph's tensors; those of its outputs end in ``suffix``."""
+        names = (graph_specs.ROW_MAX, graph_specs.ROW_SUM, graph_specs.ACCUMULATOR)
+        return {name + suffix: array for name, array in zip(names, (self.row_max, self.row_sum, self.accumulator), strict=True)}
+
+
+@dataclass(frozen=True)
+class AttentionArrays:
+    """Keys and values of one layer in N chunks of C rows, and what one chunk of queries needs."""
+
+    keys: np.ndarray  # float16 [N, kv_heads, qk_dim, C]
+    values: np.ndarray  # float16 [N, kv_heads, C, v_dim]
+    high: np.ndarray  # float16 [C, hidden], the residual of the chunk at hand, and so low
     low: np.ndarray
-    queries: np.ndarray
-    first: np.ndarray
-    end: np.ndarray
-    cosine: np.ndarray
+    queries: np.ndarray  # float16 [kv_heads, share * C, qk_dim]
+    first: np.ndarray  # int32 [C, 1], the first key of a chunk that a row sees
+    end: np.ndarray  # int32 [C, 1], the key behind the last one
+    cosine: np.ndarray  # float16 [C, rotated / 2], and so sine
     sine: np.ndarray
-    states: tuple[dict[str, np.ndarray], ...]
+    states: tuple[SoftmaxState, ...]
 
     @staticmethod
     def carve(take: Carver, shapes: NpuShapes, chunks: int) -> "AttentionArrays":
         a, hidden = shapes.attention, shapes.hidden
         rows = a.share * a.chunk
-
-        def state() -> dict[str, np.ndarray]:
-            widths = (("peak", 1), ("mass", 1), ("mean", a.v_dim))
-            return {name: take(np.float16, a.kv_heads, rows, width) for name, width in widths}
 
         return AttentionArrays(
             keys=take(np.float16, chunks, a.kv_heads, a.qk_dim, a.chunk),
@@ -104,14 +100,16 @@ class AttentionArrays:
             cosine=take(np.float16, a.chunk, a.rotated // 2),
             sine=take(np.float16, a.chunk, a.rotated // 2),
             # Where a running softmax begins, and two that take turns.
-            states=tuple(state() for _ in range(3)),
+            states=tuple(SoftmaxState.carve(take, shapes) for _ in range(3)),
         )
 
 
 @dataclass(frozen=True)
 class NpuArrays:
-    """G groups of T rows. The residual is the sum of ``high`` and ``low``; ``deltas`` are what MLPs add to it in the next
-    layer, one buffer more than there are groups, since no graph may write what it reads.
+    """All arrays of a sweep over G groups of T rows; float16 where nothing else is said.
+
+    The residual is ``high`` + ``low``. ``deltas`` hold what a layer's MLPs add to it in the next layer. No graph may write what
+    it reads, so there is one buffer more than groups.
     """
 
     memory: np.ndarray  # uint8, all of them
@@ -136,7 +134,7 @@ class NpuArrays:
 
 @dataclass(frozen=True)
 class NpuPlan:
-    """The arrays for a batch of so many ``tokens``, of which ``wanted`` rows reach the head."""
+    """The arrays for a batch of ``tokens`` rows, of which ``wanted`` reach the head."""
 
     config: ModelConfig
     shapes: NpuShapes
@@ -153,19 +151,19 @@ class NpuPlan:
 
     @property
     def spare(self) -> int:
-        """Rows behind the last one that the end of a tile may touch."""
+        """Rows behind the last one that a tile may touch."""
         parts = (self.shapes.expert, self.shapes.shared)
         return max(max(part.tiles) for part in parts if part is not None)
 
     @property
     def sliced(self) -> bool:
-        """Whether experts are cut into slices, whose partial sums wait between one slice's page and the next."""
-        return self.config.moe.intermediate_size > self.shapes.expert.width
+        """Whether experts are cut into slices. Then partial sums wait from one slice to the next."""
+        return self.config.moe.intermediate_size > self.shapes.expert.slice_width
 
     @property
     def residual_bytes(self) -> int:
-        # Embedding rows are read into what lies behind, past the page cache, which wants whole blocks.
-        return round_up(4 * self.tokens * self.shapes.hidden, _ALIGNMENT)
+        # Embedding rows are read past the page cache into what lies behind. Such reads take whole blocks.
+        return round_up(4 * self.tokens * self.shapes.hidden, ALIGNMENT)
 
     @cached_property
     def bytes(self) -> int:
@@ -174,7 +172,7 @@ class NpuPlan:
         return take.offset
 
     def carve(self, memory: np.ndarray) -> NpuArrays:
-        """Lay the arrays into uint8 ``memory`` of at least ``bytes``; what the graphs read must then be set to zero once."""
+        """Lay the arrays into ``memory``, uint8, at least ``bytes`` long. Call :meth:`begin` before a graph reads them."""
         memory = memory[: self.bytes]
         return self._carve(Carver(memory), memory)
 
@@ -182,7 +180,7 @@ class NpuPlan:
         shapes, hidden, spare = self.shapes, self.shapes.hidden, self.spare
         rows, window = shapes.routing.tokens, shapes.routing.window
         groups, half, whole = self.groups, np.float16, np.int32
-        # The windows, of at least T rows each, lie at the start: the residual has room there.
+        # The windows have at least T rows each and lie at the start, so the residual has room there.
         windows = tuple(
             WindowArrays(take(half, window + spare, hidden), take(half, window + spare, hidden)) for _ in range(groups)
         )
@@ -208,8 +206,8 @@ class NpuPlan:
         )
 
     def begin(self, arrays: NpuArrays) -> None:
-        """Bring the embedding rows into the residual, and set all else to what graphs may read."""
-        windows_end = sum(round_up(part.nbytes, _ALIGNMENT) for w in arrays.windows for part in (w.rows, w.results))
+        """Bring the embedding rows into the residual, and set all else to values that graphs may read."""
+        windows_end = sum(round_up(part.nbytes, ALIGNMENT) for w in arrays.windows for part in (w.rows, w.results))
         arrays.memory[windows_end:].fill(0)
         rows = arrays.residual
         for first in range(0, self.tokens, 512):
@@ -218,4 +216,4 @@ class NpuPlan:
             arrays.low[part] = rows[part] - arrays.high[part]
         arrays.memory[:windows_end].fill(0)
         arrays.ones.fill(1.0)
-        arrays.attention.states[0]["peak"].fill(graph_specs.LOWEST)
+        arrays.attention.states[0].row_max.fill(graph_specs.LOWEST)

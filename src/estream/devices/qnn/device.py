@@ -1,6 +1,7 @@
-"""The NPU device: binds pages and arrays to a few compiled graphs that serve every layer and every expert."""
+"""The NPU as a device: it binds pages and arrays to a few compiled graphs, which serve every layer and every expert."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -9,11 +10,11 @@ import numpy as np
 
 from estream.devices.qnn import target
 from estream.devices.qnn.arrays import NpuArrays, NpuPlan
-from estream.devices.qnn.attention import NpuAttention
-from estream.devices.qnn.compiler import SOCS
+from estream.devices.qnn.attention import AttentionGraphs, AttentionSweep
 from estream.devices.qnn.graph_set import Graph, GraphSet
-from estream.devices.qnn.mlp import NpuMlp
-from estream.devices.qnn.tiles import Tile, measured_tiles, written_cost
+from estream.devices.qnn.mlp import LayerMlps, MlpGraphs, MlpSweep
+from estream.devices.qnn.tiles import Tile, TileCount, measured_tiles, written_cost
+from estream.devices.qnn.toolchain import SOCS
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import LentPage
@@ -28,11 +29,27 @@ _ROUNDS = 5
 _ABANDONED: list[object] = []
 
 
+@dataclass
+class _Sweep:
+    """What the calls of one sweep share: ``layer`` is the one that was routed last, ``rows`` the rows that are computed."""
+
+    arrays: NpuArrays
+    batch: Batch
+    attention: AttentionSweep
+    mlps: MlpSweep
+    layer: LayerMlps
+    rows: int
+
+
 class QnnDevice:
-    """Runs a package for the NPU on the chip ``soc``: really, or on the vendor's emulator of it."""
+    """Runs a package for the NPU on a chip, or on the vendor's emulator of that chip."""
 
     def __init__(self, package: Package, soc: str | None = None) -> None:
-        """Load the graphs; those that the package does not hold for this chip and toolchain are compiled.
+        """Load the graphs. Those that the package does not hold for this chip and toolchain are compiled.
+
+        Args:
+            package: a package for the NPU.
+            soc: a key of ``toolchain.SOCS``; None for the first chip that the package holds graphs for.
 
         Raises:
             OptionError: this machine has neither NPU nor emulator, or the chip is not known.
@@ -51,17 +68,18 @@ class QnnDevice:
         self._config, self._shapes = manifest.config, section.shapes
         self._soc = soc or next(iter((*section.contexts, *SOCS)))
         self._graphs = GraphSet.load(package, section, self._soc)
-        self._attention = NpuAttention(self._config, self._shapes, self._graphs)
-        self._mlp = NpuMlp(self._config, self._shapes, self._graphs, self._tiles())
+        self._attention = AttentionGraphs.of(self._config, self._shapes, self._graphs)
+        self._mlps = MlpGraphs.of(self._config, self._shapes, self._graphs, self._tiles())
         self._head = self._graphs.named("head")
+        self._count = TileCount()
 
     def _tiles(self) -> tuple[Tile, ...]:
-        """Tiles for experts, by what an NPU was measured to take; by written costs where there is none to be measured."""
+        """The tiles of experts. A real NPU is timed; the emulator is not, so its tiles have written costs."""
         part = self._shapes.expert
         graphs = [g for g in self._graphs.graphs.values() if g.spec.matrices == part.matrices(self._shapes.hidden)]
         if self._target == "npu":
             return measured_tiles({graph.spec.rows: time_graph(graph) for graph in graphs})
-        weights = 3 * self._shapes.hidden * part.width
+        weights = 3 * self._shapes.hidden * part.slice_width
         return tuple(Tile(g.spec.rows, written_cost(g.spec.rows, g.session.io_bytes, weights)) for g in graphs)
 
     @property
@@ -96,7 +114,7 @@ class QnnDevice:
         return {}
 
     def facts(self) -> dict[str, Any]:
-        tiles = self._mlp.tiles
+        count = self._count
         return {
             "activations": "float16",
             "soc": self._soc,
@@ -104,10 +122,10 @@ class QnnDevice:
             "graphs": len(self._graphs.graphs),
             "graphs_compiled_at_load": list(self._graphs.compiled),
             "tiles": list(self._shapes.expert.tiles),
-            "expert_calls": tiles.calls,
-            "expert_rows": tiles.routed,
-            "expert_rows_computed": tiles.computed,
-            "expert_rows_for_nothing": tiles.waste,
+            "expert_calls": count.calls,
+            "expert_rows": count.routed,
+            "expert_rows_computed": count.computed,
+            "expert_rows_for_nothing": count.waste,
         }
 
     def abandon(self) -> None:
@@ -115,61 +133,60 @@ class QnnDevice:
 
     def begin_sweep(self, batch: Batch, activations: SweepArrays) -> None:
         assert isinstance(activations, NpuArrays)
-        self._a, self._batch = activations, batch
         NpuPlan.of(self._config, self._shapes, batch.shape).begin(activations)
-        self._rows = batch.tokens
-        self._attention.begin(batch, activations)
-        self._mlp.begin(activations)
+        mlps = MlpSweep(self._mlps, activations)
+        attention = AttentionSweep(self._attention, batch, activations)
+        self._sweep = _Sweep(activations, batch, attention, mlps, mlps.nothing_routed(), batch.tokens)
+        self._count = mlps.tiles
 
     def release(self) -> None:
-        del self._a, self._batch
-        self._attention.release()
-        self._mlp.release()
+        del self._sweep
 
     def attention(self, spec: PageSpec, address: int) -> None:
-        last = spec.layer == self._config.layers - 1
-        wanted = self._batch.wanted if last else None
-        self._attention.run(spec, address, self._mlp.deltas, wanted)
+        sweep = self._sweep
+        wanted = sweep.batch.wanted if spec.layer == self._config.layers - 1 else None
+        sweep.attention.run(spec, address, sweep.mlps.deltas, wanted)
         if wanted is not None:
-            self._rows = len(wanted)
-            for half in (self._a.high, self._a.low):
-                half[: self._rows] = half[wanted]
+            sweep.rows = len(wanted)
+            for half in (sweep.arrays.high, sweep.arrays.low):
+                half[: sweep.rows] = half[wanted]
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
-        return self._mlp.route(spec, address, self._rows)
+        self._sweep.layer = self._sweep.mlps.route(spec, address, self._sweep.rows)
+        return self._sweep.layer.lists
 
     def experts_to_prefetch(self, spec: PageSpec, address: int) -> frozenset[int]:
-        return self._mlp.experts_to_prefetch(address, self._rows)
+        return self._sweep.mlps.experts_to_prefetch(address, self._sweep.rows)
 
     def begin_experts(self, routing: RoutingLists) -> None:
-        self._mlp.begin_experts()
+        """The routing stays on the device."""
 
     def mlp(self, spec: PageSpec, address: int) -> None:
-        self._mlp.shared(spec, address)
+        self._sweep.layer.shared(spec, address)
 
     def experts(self, pages: Sequence[LentPage]) -> None:
         for spec, address in pages:
-            self._mlp.expert(spec, address)
+            self._sweep.layer.expert(spec, address)
 
     def end_experts(self) -> None:
-        self._mlp.end_experts()
+        self._sweep.layer.end()
 
     def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         assert bias is None
-        self._a.final_norm[...] = weight
+        self._sweep.arrays.final_norm[...] = weight
 
     def head(self, spec: PageSpec, address: int) -> None:
-        a, step = self._a, self._shapes.head.rows
+        sweep, a, step = self._sweep, self._sweep.arrays, self._shapes.head.rows
         self._head.bind_page(page_layout(self._shapes, "head"), address)
-        for first in range(0, self._rows, step):
+        for first in range(0, sweep.rows, step):
             self._head.run(
                 high=a.high[first:],
                 low=a.low[first:],
-                delta=self._mlp.deltas.rows(first),
+                delta=sweep.mlps.deltas.rows(first),
                 final_norm=a.final_norm,
                 logits=a.head_logits,
             )
-            part = slice(first, min(first + step, self._rows))
+            part = slice(first, min(first + step, sweep.rows))
             a.logits[part, spec.first : spec.first + spec.count] = a.head_logits[: part.stop - first, : spec.count]
 
 

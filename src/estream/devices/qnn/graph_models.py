@@ -2,24 +2,24 @@
 
 import hashlib
 
-from estream.devices.qnn.compiler import toolchain
-from estream.package.npu.graph_specs import graph_specs
+from estream.devices.qnn.toolchain import toolchain
+from estream.package.npu.graph_specs import GraphSpec
 from estream.package.npu.shapes import NpuShapes
 
 
-def graph_models(shapes: NpuShapes) -> dict[str, bytes]:
-    """All graphs of a model by name, as the compiler takes them.
+def graph_model(spec: GraphSpec, shapes: NpuShapes) -> bytes:
+    """A graph as a serialised ONNX model, equal bytes for equal arguments.
 
     Raises:
         OptionError: the toolchain is not installed.
 
     """
     toolchain()
-    from estream.devices.qnn.graphs import build
+    from estream.devices.qnn.graphs import build  # imports onnx
 
-    return {spec.name: build(spec, shapes) for spec in graph_specs(shapes)}
+    return build(spec, shapes)
 
 
 def model_digest(model: bytes) -> str:
-    """What tells one graph from another."""
+    """The SHA-256 of a model, in hexadecimal digits. Packages know compiled graphs by it."""
     return hashlib.sha256(model).hexdigest()

@@ -1,4 +1,4 @@
-"""All graphs of a model, loaded: from the package where it holds them for this chip and toolchain, else compiled now."""
+"""All graphs of a model, loaded. Those that the package does not hold for this chip and toolchain are compiled now."""
 
 import logging
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from estream.devices.qnn.compiler import toolchain
-from estream.devices.qnn.graph_models import graph_models, model_digest
+from estream.devices.qnn.graph_models import graph_model, model_digest
 from estream.devices.qnn.sessions import Session
+from estream.devices.qnn.toolchain import toolchain
 from estream.package.npu.graph_specs import GraphSpec, graph_specs
 from estream.package.npu.section import NpuSection
 from estream.package.package import Package
@@ -18,7 +18,7 @@ logger = logging.getLogger("estream")
 
 
 class Graph:
-    """One graph. What is bound stays bound, so only addresses that changed are bound anew."""
+    """One graph. An array stays bound, so only an address that changed is bound anew."""
 
     def __init__(self, spec: GraphSpec, session: Session) -> None:
         self.spec = spec
@@ -27,12 +27,17 @@ class Graph:
         self._bound: dict[str, int] = {}
 
     def bind_page(self, layout: PageLayout, address: int) -> None:
-        """Take the weights from a page, where it lies in the arena."""
+        """Take the weights from a page that lies at ``address``."""
         for tensor in self.spec.weights:
             self._bind(tensor.name, address + layout.offset(tensor.name))
 
     def run(self, **arrays: np.ndarray) -> None:
-        """Compute with these inputs, into these outputs, by their names; C order, at least as long as the spec says."""
+        """Compute. ``arrays`` are inputs and outputs by name, in C order, at least as long as the spec says.
+
+        Raises:
+            DeviceError: the NPU failed.
+
+        """
         for name, array in arrays.items():
             self._bind(name, array.__array_interface__["data"][0])
         self.session.run()
@@ -46,25 +51,25 @@ class Graph:
 
 @dataclass(frozen=True)
 class GraphSet:
-    """Graphs by name, and which of them had to be compiled when they were loaded."""
+    """Graphs by name. ``compiled`` names those that were compiled when they were loaded."""
 
     graphs: Mapping[str, Graph]
     compiled: tuple[str, ...]
 
     @staticmethod
     def load(package: Package, section: NpuSection, soc: str) -> "GraphSet":
-        """Load every graph for a chip, and run it once on zeros, so that the backend has all memory that it will take.
+        """Load every graph for a chip. Each runs once on zeros, so the backend then has all memory that it will take.
 
         Raises:
             OptionError: the toolchain is not installed.
             DeviceError: a graph cannot be loaded or run.
 
         """
-        models, compiled = graph_models(section.shapes), []
+        compiled: list[str] = []
         usable = section.contexts.get(soc, {}) if dict(section.toolchain) == toolchain() else {}
         graphs: dict[str, Graph] = {}
         for spec in graph_specs(section.shapes):
-            model = models[spec.name]
+            model = graph_model(spec, section.shapes)
             if usable.get(spec.name) == model_digest(model):
                 model = (package.path / NpuSection.file(soc, spec.name)).read_bytes()
             else:
@@ -94,6 +99,6 @@ def _versions(versions: Mapping[str, str]) -> str:
 
 
 def _warm_up(graph: Graph) -> None:
-    """The backend's own buffers exist from the first run on, and are to be counted as the process's."""
+    """The backend's own buffers exist from the first run on. They count as memory of the process."""
     arrays = {t.name: np.zeros(t.shape, t.dtype) for t in (*graph.spec.inputs, *graph.spec.outputs)}
     graph.run(**arrays)

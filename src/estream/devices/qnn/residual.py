@@ -1,4 +1,4 @@
-"""What the MLPs of a layer add to the residual: sums that grow, though no graph may write what it reads."""
+"""What the MLPs of a layer add to the residual: sums that grow, although no graph may write what it reads."""
 
 import numpy as np
 
@@ -7,7 +7,14 @@ class Deltas:
     """One sum of [T, hidden] for each group of rows. A graph reads a group's sum and writes the next into a free buffer."""
 
     def __init__(self, buffers: np.ndarray, zeros: np.ndarray, rows: int) -> None:
-        """``buffers`` [groups + 1, at least ``rows``, hidden]; ``zeros`` stands for sums of nothing."""
+        """Make a sum of zero for each group.
+
+        Args:
+            buffers: float16 [groups + 1, ``rows`` or more, hidden].
+            zeros: float16 [``rows`` or more, hidden], the sum of nothing.
+            rows: of a group.
+
+        """
         self._buffers, self._zeros, self._rows = buffers, zeros, rows
         self.clear()
 
@@ -21,12 +28,12 @@ class Deltas:
         return np.asarray(self._buffers[self._of[group]] if group in self._of else self._zeros)
 
     def rows(self, first: int) -> np.ndarray:
-        """The sums of rows of the batch from ``first`` on, within its group."""
+        """The sums from row ``first`` of the batch on, up to the end of its group."""
         group, within = divmod(first, self._rows)
         return self.sum(group)[within:] if group in self._of else self._zeros
 
     def next(self) -> np.ndarray:
-        """Where the next sum of any one group goes."""
+        """The buffer that takes the next sum of a group. Call :meth:`advance` when it is written."""
         return np.asarray(self._buffers[self._free[-1]])
 
     def advance(self, group: int) -> None:

@@ -1,11 +1,11 @@
-"""Graphs that are ready to run on the NPU, or on its emulator. Inputs and outputs are bound by address, without a copy."""
+"""Graphs that are ready to run on the NPU or its emulator. They read and write arrays at addresses, without a copy."""
 
 import functools
 from typing import Any
 
 import numpy as np
 
-from estream.devices.qnn.compiler import soc_model, toolchain
+from estream.devices.qnn.toolchain import soc_model, toolchain
 from estream.errors import DeviceError
 from estream.package.npu.graph_specs import GraphSpec, TensorSpec
 
@@ -15,7 +15,7 @@ _ERRORS_ONLY = 3
 
 @functools.cache
 def _devices() -> tuple[Any, ...]:
-    """The provider's devices; registered once a process."""
+    """The provider's devices. A process registers the provider once."""
     toolchain()
     import onnxruntime as ort
     import onnxruntime_qnn
@@ -33,9 +33,9 @@ def has_npu() -> bool:
 
 
 class Session:
-    """One graph. What is bound stays bound: overwriting the bytes behind an address is enough to change an input.
+    """One graph. An address stays bound: whoever overwrites the bytes there has changed the input.
 
-    The backend copies inputs and outputs to and from memory of its own; ``io_bytes`` says how much that is.
+    The backend copies inputs and outputs, ``io_bytes`` in all, to and from memory of its own.
     """
 
     def __init__(self, spec: GraphSpec, model: bytes, soc: str) -> None:
@@ -43,8 +43,8 @@ class Session:
 
         Args:
             spec: the graph.
-            model: what ``compile_model`` or ``graphs.build`` gave.
-            soc: a key of ``compiler.SOCS``; that which the graph was compiled for.
+            model: an ONNX model: a compiled graph, or what ``graphs.build`` gives.
+            soc: a key of ``toolchain.SOCS``. A compiled graph must be compiled for it.
 
         Raises:
             OptionError: the SoC is not known, or the toolchain not installed.
@@ -80,24 +80,24 @@ class Session:
         return sum(tensor.bytes for tensor in (*self.spec.inputs, *self.spec.outputs))
 
     def assignment(self) -> dict[str, list[str]]:
-        """The operators of the graph by the provider that runs them, from the runtime's own report."""
+        """The operators that each provider runs, by the runtime's own report."""
         return {
             part.ep_name: [node.op_type for node in part.get_nodes()]
             for part in self._session.get_provider_graph_assignment_info()
         }
 
     def bind_input(self, name: str, address: int) -> None:
-        """The input lies at ``address``, in C order, from now on."""
+        """From now on the input lies at ``address``, in C order."""
         tensor = self.spec.input(name)
         self._binding.bind_input(name, "cpu", 0, _dtype(tensor), list(tensor.shape), address)
 
     def bind_output(self, name: str, address: int) -> None:
-        """The output goes to ``address`` from now on; it must not overlap an input of the same call."""
+        """From now on the output goes to ``address``. It must not overlap an input of the same call."""
         tensor = self.spec.output(name)
         self._binding.bind_output(name, "cpu", 0, _dtype(tensor), list(tensor.shape), address)
 
     def run(self) -> None:
-        """Compute. The GIL is released meanwhile.
+        """Compute, without the GIL.
 
         Raises:
             DeviceError: the NPU failed.

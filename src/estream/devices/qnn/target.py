@@ -5,16 +5,16 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Literal
 
+from estream.devices.qnn.toolchain import PACKAGES
 from estream.errors import OptionError
 
 Target = Literal["npu", "emulator"]
-PACKAGES = ("onnx", "onnxruntime", "onnxruntime-qnn")
 #: Where pip's package holds an emulator of the NPU instead of its driver.
 _EMULATED = ("x86_64", "AMD64")
 
 
 def target() -> Target | None:
-    """A real NPU, its emulator, or None where there is neither, or the extra ``qnn`` is not installed."""
+    """A real NPU or its emulator. None where there is neither, or where the extra ``qnn`` is not installed."""
     if any(find_spec(name.replace("-", "_")) is None for name in PACKAGES):
         return None
     if platform.machine() in _EMULATED:
@@ -25,13 +25,13 @@ def target() -> Target | None:
 
 
 def refuse_times(what: str, device: str) -> None:
-    """Raises OptionError where ``device`` is emulated here, so that ``what`` would show times that are not the NPU's."""
+    """Raises OptionError where ``device`` is emulated here: the times that ``what`` shows would not be the NPU's."""
     if device == "qnn" and target() == "emulator":
         raise OptionError(f"{what} tells times, and here is only the emulator, whose times are not the NPU's")
 
 
 def installed() -> dict[str, str]:
-    """Versions of what is installed of the extra."""
+    """Versions, by name, of those packages of the toolchain that are installed."""
     found = {}
     for name in PACKAGES:
         try:

@@ -1,25 +1,25 @@
-"""Tiles: a graph takes a fixed number of rows, so an expert's rows are covered by a few tiles, as cheaply as possible."""
+"""Tiles: a graph takes a fixed number of rows, so a few graphs cover the rows of an expert, as cheaply as possible."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-#: What a call is taken to cost where no device was measured: memory traffic at the rate of a phone's LPDDR5X-4800 on 64 bits
-#: (76.8 GB/s) and fp16 products at 4 TFLOPS. Both are assumptions, good enough to weigh another call against empty rows: at 4
-#: bits a call costs as much as 15 rows.
+#: The cost of a call where no device was measured: memory traffic at the rate of a phone's LPDDR5X-4800 on 64 bits (76.8 GB/s)
+#: and fp16 products at 4 TFLOPS. Both are assumptions. They weigh another call against empty rows: at 4 bits a call costs as
+#: much as 15 rows.
 BYTES_PER_S = 76.8e9
 FLOPS = 4e12
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A graph of ``rows`` rows, and what one call costs in seconds."""
+    """A graph of ``rows`` rows; ``cost`` is that of one call, in seconds."""
 
     rows: int
     cost: float
 
 
 def written_cost(rows: int, traffic: int, weights: int) -> float:
-    """Seconds of one call by its memory traffic in bytes (the compiler's figure) and two operations a weight and row."""
+    """Seconds of one call that moves ``traffic`` bytes, and multiplies ``rows`` rows by each of ``weights`` weights."""
     return traffic / BYTES_PER_S + 2.0 * rows * weights / FLOPS
 
 
@@ -29,9 +29,10 @@ def measured_tiles(seconds: Mapping[int, float]) -> tuple[Tile, ...]:
 
 
 class TileCover:
-    """The cheapest tiles that together have at least so many rows, for any number of rows.
+    """The cheapest tiles that cover n rows, for any n: together they have n rows or more.
 
-    ``cost(n) = min over tiles of cost(n - rows) + tile cost``, solved upwards once; of equal costs the one with fewer rows.
+    ``cost(n) = min over tiles of cost(n - rows) + tile cost``, computed once for each n, from 1 up. Of equal costs the tiles
+    with fewer rows are taken.
     """
 
     def __init__(self, tiles: Sequence[Tile]) -> None:
@@ -46,7 +47,7 @@ class TileCover:
         return self.tiles[-1].rows
 
     def of(self, count: int) -> tuple[int, ...]:
-        """Rows of each tile, largest first, so that only the last one is partly empty."""
+        """Rows of each tile that covers ``count`` rows. The largest come first, so only the last one is partly empty."""
         self._extend(count)
         found = []
         while count > 0:
@@ -56,7 +57,7 @@ class TileCover:
         return tuple(sorted(found, reverse=True))
 
     def rows(self, count: int) -> int:
-        """Rows that are computed for ``count`` rows."""
+        """Rows that the tiles of ``count`` rows compute."""
         self._extend(count)
         return self._best[count][1]
 
@@ -68,7 +69,7 @@ class TileCover:
 
 @dataclass
 class TileCount:
-    """Rows that were routed and rows that were computed."""
+    """Rows that were routed to experts, rows that tiles computed for them, and calls."""
 
     routed: int = 0
     computed: int = 0
@@ -81,5 +82,5 @@ class TileCount:
 
     @property
     def waste(self) -> float:
-        """The share of the computed rows that nobody asked for."""
+        """The share of the computed rows that were not routed."""
         return 1.0 - self.routed / self.computed if self.computed else 0.0

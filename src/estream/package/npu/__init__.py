@@ -1,1 +1,1 @@
-"""What a package for the NPU holds: graph shapes, pages in the graphs' layout."""
+"""What a package for the NPU holds: the shapes of its graphs, and pages in the layout that the graphs read."""

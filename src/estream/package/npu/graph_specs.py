@@ -1,7 +1,7 @@
 """The graphs of a model on the NPU: their names, and the names, types and shapes of all inputs and outputs.
 
 Shapes are static on this device, and weights are run-time inputs. So the same few graphs serve every layer and expert.
-What each computes is told in docs/npu-graphs.md.
+docs/npu-graphs.md tells what each computes.
 """
 
 from collections.abc import Iterable
@@ -16,16 +16,19 @@ from estream.package.npu.shapes import AttentionShapes, MlpShapes, NpuShapes, bl
 DType = Literal["float16", "uint8", "int32"]
 GraphKind = Literal["qkv", "attend", "output", "route", "gather", "combine", "mlp", "head"]
 
-#: Where a running maximum starts: below any score, and far enough from fp16's end to subtract from.
+#: The tensors that hold the state of a running softmax: for each row the largest score, the sum of the exponentials, and the
+#: weighted values over that sum. Packages know compiled graphs by a digest that covers these names, so they stay.
+ROW_MAX, ROW_SUM, ACCUMULATOR = "peak", "mass", "mean"
+#: Where ``row_max`` starts: below any score, and far enough from fp16's end to subtract from.
 LOWEST = -30000.0
-#: By how much the weights of a running softmax are below their peak's exponential: fp16 then holds the mass of a million keys,
-#: and their sum times values up to 4,000. A multiple of a power of two, so that it is added without rounding.
+#: Exponentials are of a score less ``row_max`` less this. So fp16 holds ``row_sum`` of a million keys, and a chunk's weights
+#: times values up to 4,000. A multiple of a power of two: adding it does not round.
 HEADROOM = 2.75
 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """One input or output, in C order. ``weight``: it belongs to a layer and lies in a page."""
+    """One input or output, in C order. A ``weight`` belongs to a layer and lies in a page."""
 
     name: str
     dtype: DType
@@ -39,7 +42,7 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class GraphSpec:
-    """One compiled graph. ``rows``: how many rows (tokens, slots) a call computes; ``bits``: those of an MLP's weights."""
+    """One compiled graph. A call computes ``rows`` rows (tokens, slots). ``bits`` are those of an MLP's weights."""
 
     kind: GraphKind
     name: str
@@ -51,7 +54,7 @@ class GraphSpec:
 
     @property
     def weights(self) -> tuple[TensorSpec, ...]:
-        """The inputs that a page holds, in the order in which it does."""
+        """The inputs that a page holds, in the page's order."""
         return tuple(tensor for tensor in self.inputs if tensor.weight)
 
     def input(self, name: str) -> TensorSpec:
@@ -65,7 +68,7 @@ class GraphSpec:
 
 
 def graph_specs(shapes: NpuShapes) -> tuple[GraphSpec, ...]:
-    """All graphs of a model, the MLP's from the fewest rows up.
+    """All graphs of a model, those of MLPs from the fewest rows up.
 
     Raises:
         OptionError: a matrix cannot be cut into whole groups.
@@ -73,18 +76,21 @@ def graph_specs(shapes: NpuShapes) -> tuple[GraphSpec, ...]:
     """
     specs = [qkv(shapes), attend(shapes.attention), output(shapes), route(shapes), gather(shapes), combine(shapes)]
     specs += [mlp(shapes, shapes.expert, rows) for rows in shapes.expert.tiles]
-    if shapes.shared is not None and (shapes.shared.bits, shapes.shared.width) != (shapes.expert.bits, shapes.expert.width):
+    if shapes.shared is not None and (shapes.shared.bits, shapes.shared.slice_width) != (
+        shapes.expert.bits,
+        shapes.expert.slice_width,
+    ):
         specs += [mlp(shapes, shapes.shared, rows) for rows in shapes.shared.tiles]
     return (*specs, head(shapes))
 
 
 def qkv(shapes: NpuShapes) -> GraphSpec:
-    """Residual += delta; norm; queries, keys and values of a chunk, rotated; queries scaled."""
+    """Residual += delta, then its norm, and from that queries, keys and values of a chunk: rotated, the queries scaled."""
     a, rows, hidden = shapes.attention, shapes.attention.chunk, shapes.hidden
-    matrices = a.latent_matrices(hidden) if a.kv_rank else a.grouped_matrices(hidden)
+    matrices = a.latent_matrices(hidden) if a.kv_lora_rank else a.grouped_matrices(hidden)
     norms = [_vector("input_norm", hidden)]
-    if a.kv_rank:
-        norms += ([_vector("q_a_norm", a.query_rank)] if a.query_rank else []) + [_vector("kv_a_norm", a.kv_rank)]
+    if a.kv_lora_rank:
+        norms += ([_vector("q_a_norm", a.q_lora_rank)] if a.q_lora_rank else []) + [_vector("kv_a_norm", a.kv_lora_rank)]
     elif a.qk_norm != "none":
         whole = a.qk_norm == "projection"
         norms += [_vector("q_norm", a.query_width if whole else a.qk_dim)]
@@ -117,7 +123,7 @@ def qkv(shapes: NpuShapes) -> GraphSpec:
 def attend(a: AttentionShapes) -> GraphSpec:
     """Attention of one chunk of queries over one chunk of keys, continuing a running softmax."""
     rows, keys = a.share * a.chunk, a.chunk
-    state = [("peak", 1), ("mass", 1), ("mean", a.v_dim)]
+    state = [(ROW_MAX, 1), (ROW_SUM, 1), (ACCUMULATOR, a.v_dim)]
     return GraphSpec(
         kind="attend",
         name=f"attend{a.chunk}",
@@ -143,7 +149,7 @@ def output(shapes: NpuShapes) -> GraphSpec:
         name=f"output{a.chunk}",
         rows=a.chunk,
         inputs=(
-            _halves("mean", a.kv_heads, a.share * a.chunk, a.v_dim),
+            _halves(ACCUMULATOR, a.kv_heads, a.share * a.chunk, a.v_dim),
             _halves("high", a.chunk, hidden),
             _halves("low", a.chunk, hidden),
             *_weights(matrices),
@@ -154,9 +160,9 @@ def output(shapes: NpuShapes) -> GraphSpec:
 
 
 def route(shapes: NpuShapes) -> GraphSpec:
-    """Norm, logits, the best experts of each row and their weights; rows sorted by expert, and counted."""
+    """Norm, logits, the best experts of each row and their weights; slots sorted by expert, and counted."""
     r, hidden = shapes.routing, shapes.hidden
-    gates = (_halves("shared_gate", hidden, 1, weight=True),) if r.shared_gate else ()
+    shared_gate = (_halves("shared_gate", hidden, 1, weight=True),) if r.shared_gate else ()
     return GraphSpec(
         kind="route",
         name=f"route{r.tokens}",
@@ -167,7 +173,7 @@ def route(shapes: NpuShapes) -> GraphSpec:
             _vector("post_norm", hidden),
             _halves("router_high", hidden, r.experts, weight=True),
             _halves("router_low", hidden, r.experts, weight=True),
-            *gates,
+            *shared_gate,
         ),
         outputs=(
             _halves("normed", r.tokens, hidden),
@@ -189,7 +195,7 @@ def gather(shapes: NpuShapes) -> GraphSpec:
 
 
 def combine(shapes: NpuShapes) -> GraphSpec:
-    """delta[tokens] += the rows of a window of slots, of which the first ``count`` are meant."""
+    """delta[tokens] += the first ``count`` rows of a window of slots."""
     r, hidden = shapes.routing, shapes.hidden
     inputs = (
         _halves("delta", r.tokens, hidden),
@@ -206,7 +212,7 @@ def mlp(shapes: NpuShapes, part: MlpShapes, rows: int) -> GraphSpec:
     matrices = part.matrices(hidden)
     return GraphSpec(
         kind="mlp",
-        name=f"mlp{part.bits}w{part.width}x{rows}",
+        name=f"mlp{part.bits}w{part.slice_width}x{rows}",
         rows=rows,
         inputs=(
             _halves("x", rows, hidden),

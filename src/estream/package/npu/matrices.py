@@ -8,10 +8,10 @@ fp16.
   half, is the low code / 16. So the scales of the lower half of K are stored times 16, which is exact.
 - 8 bits, q in -127..127: byte [k, n] = q[k, n] + 128.
 
-Halves of K, and not neighbours, share a byte: both halves stay whole groups, and no transposition is needed.
+A byte holds codes of both halves of K, not of neighbours. So both halves stay whole groups, and nothing is transposed.
 
-A large matrix is cut along its outputs into blocks, each with arrays of its own: a graph unpacks a block at a time in the
-NPU's memory, where a whole matrix in fp16 would not fit.
+A large matrix is cut along its outputs into blocks, each with arrays of its own. A graph unpacks one block at a time in the
+NPU's memory. A whole matrix in fp16 would not fit there.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _SIXTEEN = np.float16(16)
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """A packed matrix [inputs, outputs] in ``blocks`` of equally many outputs."""
+    """A packed matrix [inputs, outputs], in ``blocks`` of equal size. ``group`` inputs share a scale."""
 
     name: str
     inputs: int
@@ -49,12 +49,12 @@ class MatrixSpec:
 
     @property
     def byte_groups(self) -> int:
-        """Groups of bytes: of 4-bit codes, two groups share one."""
+        """Groups of bytes. Two groups of 4-bit codes share the bytes of one."""
         return self.inputs // self.group // (2 if self.bits == 4 else 1)
 
     @property
     def block_names(self) -> tuple[str, ...]:
-        """What the arrays' names begin with."""
+        """The beginnings of the arrays' names, one for each block."""
         return tuple(f"{self.name}{block}" for block in range(self.blocks)) if self.blocks > 1 else (self.name,)
 
     @property
@@ -77,7 +77,7 @@ class MatrixSpec:
 
 
 def pack_matrix(spec: MatrixSpec, codes: np.ndarray, scales: np.ndarray) -> dict[str, np.ndarray]:
-    """The arrays of a matrix, by the names that ``spec.parts`` gives.
+    """The arrays of a matrix, by the names in ``spec.parts``.
 
     Args:
         spec: the matrix.
@@ -129,7 +129,7 @@ def _unpack(spec: MatrixSpec, arrays: dict[str, np.ndarray], name: str) -> tuple
 
 
 def dequantise(spec: MatrixSpec, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The weights that the arrays stand for, float32 [inputs, outputs]."""
+    """The weights, codes times scales, float32 [inputs, outputs]."""
     codes, scales = unpack_matrix(spec, arrays)
     return codes.astype(np.float32) * np.repeat(scales.astype(np.float32), spec.group, axis=0)
 

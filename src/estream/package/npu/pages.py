@@ -1,4 +1,4 @@
-"""The tape of a package for the NPU: each page holds the weights of one or two graphs, as they are bound."""
+"""The tape of a package for the NPU. A page holds the weights of one or two graphs, as the graphs read them."""
 
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -34,7 +34,7 @@ def _graphs(shapes: NpuShapes, kind: PageKind) -> Sequence[GraphSpec]:
 
 
 def mlp_shapes(shapes: NpuShapes, kind: PageKind) -> MlpShapes:
-    """The sizes of the MLPs in pages of this kind, experts or those that serve every row."""
+    """The shapes of the MLPs in pages of this kind: experts, or MLPs that serve every row."""
     return shapes.expert if kind == "expert" or shapes.shared is None else shapes.shared
 
 
@@ -53,7 +53,7 @@ def _layout(graphs: Sequence[GraphSpec]) -> PageLayout:
 
 
 def build_tape(config: ModelConfig, shapes: NpuShapes) -> Iterator[PageSpec]:
-    """All pages in the order one sweep uses them, as on other devices; MLPs in slices of the graphs' width."""
+    """All pages in the order of one sweep, as on other devices. MLPs lie in slices as wide as their graphs."""
     for layer in range(config.layers):
         yield PageSpec("attention", layer, -1, -1, 0, 0, page_layout(shapes, "attention"))
         yield PageSpec("router", layer, -1, -1, 0, 0, page_layout(shapes, "router"))
@@ -69,7 +69,7 @@ def build_tape(config: ModelConfig, shapes: NpuShapes) -> Iterator[PageSpec]:
 
 
 def _slices(shapes: NpuShapes, kind: PageKind, layer: int, expert: int, width: int) -> Iterator[PageSpec]:
-    """The last slice may be narrower than its graph: the rest of it is zeros."""
-    step, layout = mlp_shapes(shapes, kind).width, page_layout(shapes, kind)
+    """The last slice may be narrower than its graph. The rest of its page is zeros."""
+    step, layout = mlp_shapes(shapes, kind).slice_width, page_layout(shapes, kind)
     for index, first in enumerate(range(0, width, step)):
         yield PageSpec(kind, layer, expert, index if width > step else -1, first, min(step, width - first), layout)

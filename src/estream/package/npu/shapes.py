@@ -1,4 +1,4 @@
-"""The sizes that a model's graphs are compiled for."""
+"""The shapes that a model's graphs are compiled for."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,12 +7,12 @@ from estream.package.npu.matrices import MatrixSpec
 
 QkNorm = Literal["none", "projection", "head"]
 
-#: The largest block of a matrix, in weights: twice as many bytes when unpacked, and an NPU has 8 MiB for all that it works on.
+#: The largest block of a matrix, in weights. Unpacked it takes twice as many bytes, and an NPU has 8 MiB of its own memory.
 LARGEST_BLOCK = 1 << 20
 
 
 def blocked(name: str, inputs: int, outputs: int, bits: int, group: int) -> MatrixSpec:
-    """A matrix in as few equal blocks of outputs as ``LARGEST_BLOCK`` allows; blocks are multiples of 32 outputs."""
+    """A matrix in the fewest equal blocks that ``LARGEST_BLOCK`` allows. Blocks are multiples of 32 outputs."""
     panels = max(1, outputs // 32)
     blocks = next(n for n in range(1, panels + 1) if n == panels or (panels % n == 0 and inputs * outputs <= n * LARGEST_BLOCK))
     return MatrixSpec(name, inputs, outputs, bits, group, blocks if outputs % (32 * blocks) == 0 else 1)
@@ -20,11 +20,12 @@ def blocked(name: str, inputs: int, outputs: int, bits: int, group: int) -> Matr
 
 @dataclass(frozen=True)
 class AttentionShapes:
-    """Attention of ``chunk`` queries over ``chunk`` keys at a time. ``kv_rank`` above 0: latent attention, whose keys and
-    values are written out for every head; ``query_rank`` above 0: queries are made from so many latent values.
+    """Attention of ``chunk`` queries over ``chunk`` keys at a time.
 
-    The first ``rotated`` of a head's ``qk_dim`` values are rotated. ``scale`` multiplies the scores, ``clip`` above 0 bounds
-    queries, keys and values before the rotation.
+    The first ``rotated`` of a head's ``qk_dim`` values are rotated. ``scale`` multiplies the scores. A ``clip`` above 0 bounds
+    queries, keys and values before the rotation. A ``kv_lora_rank`` above 0 means latent attention: keys and values are made
+    from that many latent values, and written out for every head. With a ``q_lora_rank`` above 0 queries are made from latent
+    values, too.
     """
 
     heads: int
@@ -39,8 +40,8 @@ class AttentionShapes:
     qk_norm: QkNorm = "none"
     bias: bool = False
     clip: float = 0.0
-    kv_rank: int = 0
-    query_rank: int = 0
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
     latent_eps: float = 1e-6
 
     @property
@@ -68,32 +69,35 @@ class AttentionShapes:
         return tuple(self.matrix(name, hidden, width) for name, width in widths)
 
     def latent_matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
-        """Rotated values are first in each head of queries; ``k_rope`` gives those of all heads' keys, ``k`` the others."""
-        first = (self.matrix("q_a", hidden, self.query_rank),) if self.query_rank else ()
+        """In each head of queries the rotated values come first. ``k_rope`` gives those of keys, ``k`` the other values."""
+        first = (self.matrix("q_a", hidden, self.q_lora_rank),) if self.q_lora_rank else ()
         return (
             *first,
-            self.matrix("q", self.query_rank or hidden, self.query_width),
-            self.matrix("kv_a", hidden, self.kv_rank),
+            self.matrix("q", self.q_lora_rank or hidden, self.query_width),
+            self.matrix("kv_a", hidden, self.kv_lora_rank),
             self.matrix("k_rope", hidden, self.rotated),
-            self.matrix("k", self.kv_rank, self.heads * (self.qk_dim - self.rotated)),
-            self.matrix("v", self.kv_rank, self.value_width),
+            self.matrix("k", self.kv_lora_rank, self.heads * (self.qk_dim - self.rotated)),
+            self.matrix("v", self.kv_lora_rank, self.value_width),
         )
 
 
 @dataclass(frozen=True)
 class RoutingShapes:
-    """Routing of ``tokens`` rows at a time, each to ``top_k`` of ``experts``; gathered and combined ``window`` slots at a
-    time. ``groups``: only experts of the ``top_groups`` best groups may be chosen.
+    """Routing of ``tokens`` rows at a time, each to ``top_k`` of ``experts``.
+
+    Rows are gathered and combined by windows of ``window`` slots. ``norm_topk_prob`` makes the weights of a row sum to 1,
+    ``routed_scaling_factor`` multiplies them. With ``n_group`` above 1, only experts of the ``topk_group`` best groups may be
+    chosen. ``shared_gate``: the router also weights the shared expert.
     """
 
     experts: int
     top_k: int
     tokens: int
     window: int
-    normalise: bool
-    scaling: float = 1.0
-    groups: int = 1
-    top_groups: int = 1
+    norm_topk_prob: bool
+    routed_scaling_factor: float = 1.0
+    n_group: int = 1
+    topk_group: int = 1
     shared_gate: bool = False
 
     @property
@@ -104,18 +108,18 @@ class RoutingShapes:
 
 @dataclass(frozen=True)
 class MlpShapes:
-    """Gated MLPs in slices of ``width`` intermediate values, ``tiles`` rows (rising) at a time."""
+    """Gated MLPs, cut into slices of ``slice_width`` intermediate values. ``tiles``: rows of each graph, rising."""
 
-    width: int
+    slice_width: int
     bits: int
     group: int
     tiles: tuple[int, ...]
 
     def matrices(self, hidden: int) -> tuple[MatrixSpec, ...]:
         return (
-            MatrixSpec("gate", hidden, self.width, self.bits, self.group),
-            MatrixSpec("up", hidden, self.width, self.bits, self.group),
-            MatrixSpec("down", self.width, hidden, self.bits, self.group),
+            MatrixSpec("gate", hidden, self.slice_width, self.bits, self.group),
+            MatrixSpec("up", hidden, self.slice_width, self.bits, self.group),
+            MatrixSpec("down", self.slice_width, hidden, self.bits, self.group),
         )
 
 
@@ -131,8 +135,10 @@ class HeadShapes:
 
 @dataclass(frozen=True)
 class NpuShapes:
-    """All that is fixed when a model's graphs are compiled. ``shared``: the MLPs that serve every row (shared experts, dense
-    layers); where its bits and width are those of ``expert``, the same graphs serve both.
+    """All that is fixed when a model's graphs are compiled.
+
+    ``shared`` are the MLPs that serve every row: shared experts and dense layers. Where they have the bits and the slice width
+    of ``expert``, the same graphs serve both.
     """
 
     hidden: int

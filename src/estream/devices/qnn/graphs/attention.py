@@ -4,18 +4,19 @@ import numpy as np
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.devices.qnn.graphs.parts import add_to_residual, exponential, product, rms_norm
-from estream.package.npu.graph_specs import HEADROOM, LOWEST
+from estream.package.npu.graph_specs import ACCUMULATOR, HEADROOM, LOWEST, ROW_MAX, ROW_SUM
 from estream.package.npu.shapes import AttentionShapes, NpuShapes
 
-#: Query rows of all heads that are attended for at once: with 128 keys their scores take half a MiB.
+#: The most query rows, of all heads together, in one part. With 128 keys the scores of a part take half a MiB.
 _LARGEST_ROWS = 2048
+_STATE = (ROW_MAX, ROW_SUM, ACCUMULATOR)
 
 
 def qkv(g: GraphBuilder, shapes: NpuShapes) -> None:
     a = shapes.attention
     total, _ = add_to_residual(g, "delta", to=("high_out", "low_out"))
     x = rms_norm(g, total, "input_norm", shapes.norm_eps)
-    queries, keys, values = _latent(g, a, x) if a.kv_rank else _grouped(g, a, x, shapes.norm_eps)
+    queries, keys, values = _latent(g, a, x) if a.kv_lora_rank else _grouped(g, a, x, shapes.norm_eps)
     g.reshape(g.op("Mul", queries, g.half(a.scale)), a.kv_heads, a.share * a.chunk, a.qk_dim, to="q")
     g.op("Transpose", keys, to="k", perm=[0, 2, 1])
     g.op("Transpose", values, to="v", perm=[1, 0, 2])
@@ -37,9 +38,9 @@ def _grouped(g: GraphBuilder, a: AttentionShapes, x: str, eps: float) -> tuple[s
 
 
 def _latent(g: GraphBuilder, a: AttentionShapes, x: str) -> tuple[str, str, str]:
-    """The same from latent values. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1."""
+    """The same, made from latent values. Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1."""
     plain = a.qk_dim - a.rotated
-    if a.query_rank:
+    if a.q_lora_rank:
         queries = product(g, rms_norm(g, product(g, x, "q_a"), "q_a_norm", a.latent_eps), "q")
     else:
         queries = product(g, x, "q")
@@ -73,24 +74,24 @@ def _rotate(g: GraphBuilder, a: AttentionShapes, x: str, size: int) -> str:
 def attend(g: GraphBuilder, shapes: NpuShapes) -> None:
     """The softmax of one chunk of keys, merged with that of the chunks before.
 
-    A chunk's weights are exponentials below its own peak, less HEADROOM; they give its own mean and the mass behind it, and
-    the mean moves towards that mean by its share of the mass. Source of the merge: M. Milakov and N. Gimelshein, Online
-    normalizer calculation for softmax (arXiv 1805.02867). Since the mean is kept normalised, nothing grows with the length.
-    Where a row sees nothing of a chunk, the peak is LOWEST, and the chunk's share vanishes beside any real one. Written out,
-    since the backend's Softmax is off by 0.14 %.
+    Each chunk has a ``row_max``, a ``row_sum`` of exp(score - row_max - HEADROOM), and values weighted by these over their
+    sum. The accumulator moves towards the chunk's values by the chunk's share of ``row_sum``. So it stays normalised, and does
+    not grow with the number of keys. Source: M. Milakov and N. Gimelshein, Online normalizer calculation for softmax (arXiv
+    1805.02867). Where a row sees no key of a chunk, the chunk's ``row_max`` is LOWEST, and its share vanishes beside that of
+    any other. Written out, since the backend's Softmax is off by 0.14 %.
     """
     a = shapes.attention
     places = g.integers(np.arange(a.chunk)[None])
     visible = g.op("And", g.op("GreaterOrEqual", places, "first"), g.op("Less", places, "end"))
     count = _parts(a)
-    inputs = [_heads(g, a, name, count) for name in ("q", "k", "v", "peak", "mass", "mean")]
+    inputs = [_heads(g, a, name, count) for name in ("q", "k", "v", *_STATE)]
     parts = [_attend(g, a, visible, *tensors) for tensors in zip(*inputs, strict=True)]
-    for name, tensors in zip(("peak_out", "mass_out", "mean_out"), zip(*parts, strict=True), strict=True):
-        g.op("Concat", *tensors, to=name, axis=0)
+    for name, tensors in zip(_STATE, zip(*parts, strict=True), strict=True):
+        g.op("Concat", *tensors, to=f"{name}_out", axis=0)
 
 
 def _parts(a: AttentionShapes) -> int:
-    """Into how many parts heads are cut, so that the scores of one find room in the NPU's memory."""
+    """The number of parts that heads are cut into. The scores of one part fit into the NPU's memory."""
     return next(n for n in range(1, a.kv_heads + 1) if a.kv_heads % n == 0 and a.heads // n * a.chunk <= _LARGEST_ROWS)
 
 
@@ -99,24 +100,24 @@ def _heads(g: GraphBuilder, a: AttentionShapes, name: str, parts: int) -> list[s
 
 
 def _attend(g: GraphBuilder, a: AttentionShapes, visible: str, *tensors: str) -> tuple[str, str, str]:
-    q, k, v, old_peak, old_mass, old_mean = tensors
+    q, k, v, old_max, old_sum, old_accumulator = tensors
     kv_heads = a.kv_heads // _parts(a)
     scores = g.reshape(g.op("MatMul", q, k), kv_heads, a.share, a.chunk, a.chunk)
     scores = g.reshape(g.op("Where", visible, scores, g.half(LOWEST)), kv_heads, a.share * a.chunk, a.chunk)
-    peak_here = g.op("ReduceMax", scores, g.shape(2), keepdims=1)
-    here = exponential(g, g.op("Sub", scores, g.op("Add", peak_here, g.half(HEADROOM))))
-    mass_here = g.op("ReduceSum", here, g.shape(2), keepdims=1)
-    mean_here = g.op("Div", g.op("MatMul", here, v), mass_here)
-    peak = g.op("Max", old_peak, peak_here)
-    before = g.op("Mul", old_mass, exponential(g, g.op("Sub", old_peak, peak)))
-    added = g.op("Mul", mass_here, exponential(g, g.op("Sub", peak_here, peak)))
-    mass = g.op("Add", before, added)
-    change = g.op("Mul", g.op("Sub", mean_here, old_mean), g.op("Div", added, mass))
-    return peak, mass, g.op("Add", old_mean, change)
+    chunk_max = g.op("ReduceMax", scores, g.shape(2), keepdims=1)
+    weights = exponential(g, g.op("Sub", scores, g.op("Add", chunk_max, g.half(HEADROOM))))
+    chunk_sum = g.op("ReduceSum", weights, g.shape(2), keepdims=1)
+    chunk_accumulator = g.op("Div", g.op("MatMul", weights, v), chunk_sum)
+    row_max = g.op("Max", old_max, chunk_max)
+    before = g.op("Mul", old_sum, exponential(g, g.op("Sub", old_max, row_max)))
+    added = g.op("Mul", chunk_sum, exponential(g, g.op("Sub", chunk_max, row_max)))
+    row_sum = g.op("Add", before, added)
+    change = g.op("Mul", g.op("Sub", chunk_accumulator, old_accumulator), g.op("Div", added, row_sum))
+    return row_max, row_sum, g.op("Add", old_accumulator, change)
 
 
 def output(g: GraphBuilder, shapes: NpuShapes) -> None:
     a = shapes.attention
-    heads = g.reshape("mean", a.heads, a.chunk, a.v_dim)
+    heads = g.reshape(ACCUMULATOR, a.heads, a.chunk, a.v_dim)
     rows = g.reshape(g.op("Transpose", heads, perm=[1, 0, 2]), a.chunk, a.heads * a.v_dim)
     add_to_residual(g, product(g, rows, "o"), to=("high_out", "low_out"))

@@ -1,4 +1,4 @@
-"""Writes ONNX nodes with unique names. Inputs and outputs are those of a GraphSpec."""
+"""Writes ONNX nodes with unique names, for the inputs and outputs of a GraphSpec."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,11 +24,11 @@ class GraphBuilder:
         self._constants: dict[tuple[str, tuple[int, ...], bytes], onnx.TensorProto] = {}
 
     def op(self, kind: str, *inputs: str, to: str = "", **attributes: Any) -> str:
-        """A node with one output; ``to`` names it, where it is one of the graph's."""
+        """Add a node with one output, and return the output's name. ``to`` names an output of the graph."""
         return self.ops(kind, *inputs, to=(to,), **attributes)[0]
 
     def ops(self, kind: str, *inputs: str, to: Sequence[str], **attributes: Any) -> list[str]:
-        """A node with as many outputs as ``to`` has names; an empty one is chosen."""
+        """Add a node with an output for each name in ``to``, and return the names. An empty name is replaced by a new one."""
         name = f"{kind}_{len(self._nodes)}"
         outputs = [given or f"{name}_{index}" for index, given in enumerate(to)]
         self._nodes.append(helper.make_node(kind, list(inputs), outputs, name=name, **attributes))
@@ -41,7 +41,7 @@ class GraphBuilder:
         return self._constant(np.asarray(values, np.int32))
 
     def shape(self, *sizes: int) -> str:
-        """A shape, axes or sizes of a split: what ONNX wants as int64."""
+        """A constant of int64, which ONNX takes for shapes, axes and the sizes of a split."""
         return self._constant(np.asarray(sizes, np.int64))
 
     def octets(self, values: object) -> str:

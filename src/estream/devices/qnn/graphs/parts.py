@@ -1,15 +1,15 @@
-"""What several graphs share: products with packed matrices, norms, and sums without loss."""
+"""Parts that several graphs share: products with packed matrices, norms, and sums without loss."""
 
 from estream.devices.qnn.graphs.builder import GraphBuilder
 from estream.package.npu.matrices import MatrixSpec
 
-#: exp(11) is the largest that fp16 holds, of whole numbers; exp(-20) is zero in fp16.
+#: Of whole numbers, 11 is the largest whose exponential fp16 holds. The exponential of -20 is zero in fp16.
 _LARGEST_EXPONENT = 11.0
 _VANISHING = 20.0
 
 
 def product(g: GraphBuilder, x: str, name: str, to: str = "") -> str:
-    """The rows of ``x`` [rows, inputs] times a packed matrix (pack.py); the weights are unpacked on the fly."""
+    """``x`` [rows, inputs] times a packed matrix (package/npu/matrices.py), which the graph unpacks."""
     m = g.spec.matrix(name)
     block = _product8 if m.bits == 8 else _product4
     if m.blocks == 1:
@@ -29,37 +29,37 @@ def _product4(g: GraphBuilder, x: str, m: MatrixSpec, name: str, to: str) -> str
     low = g.op("Sub", g.op("Sub", both, high), g.half(0.5))
     x_low, x_high = g.split(x, half, half)
     parts = []
-    # Two products of half the inputs move fewer bytes than putting the halves together.
+    # Two products of half the inputs move fewer bytes than one product of the halves put together.
     for rows, codes, scales in ((x_low, low, "low"), (x_high, high, "high")):
         parts.append(g.op("MatMul", rows, g.reshape(g.op("Mul", codes, f"{name}_{scales}"), half, m.block_outputs)))
     return g.op("Add", *parts, to=to)
 
 
 def rms_norm(g: GraphBuilder, x: str, weight: str, eps: float, to: str = "") -> str:
-    """Over the last axis of a matrix; with three axes the backend computes something else.
+    """RMS norm over the last axis of a matrix. With three axes the backend computes something else.
 
-    The operator, since squares written out overflow fp16 from 256 on, and silently.
+    This is the operator. Written out, squares of values from 256 on overflow fp16, without an error.
     """
     return g.op("RMSNormalization", x, weight, to=to, axis=-1, epsilon=eps)
 
 
 def exponential(g: GraphBuilder, x: str) -> str:
-    """exp(x) for x that is not above 11. The backend's is wild below -88: nan, or anything. Zero in fp16 from -18 on."""
+    """exp(x), for x up to 11. Below -88 the backend gives nan, or anything. From -18 down the result is zero in fp16."""
     return g.op("Exp", g.op("Max", x, g.half(-_VANISHING)))
 
 
 def times_sigmoid(g: GraphBuilder, y: str, x: str, to: str = "") -> str:
-    """Y * sigmoid(x), as y / (1 + exp(-x)): true to three digits also where the sigmoid is small. The backend's is a table
-    with an absolute error of up to 0.004.
+    """Y * sigmoid(x), written as y / (1 + exp(-x)). So small sigmoids are right to three digits. The backend's own sigmoid is a
+    table with an absolute error of up to 0.004.
     """
     bounded = g.op("Min", g.op("Neg", x), g.half(_LARGEST_EXPONENT))
     return g.op("Div", y, g.op("Add", exponential(g, bounded), g.half(1.0)), to=to)
 
 
 def add_to_residual(g: GraphBuilder, delta: str, to: tuple[str, str] = ("", "")) -> tuple[str, str]:
-    """The residual ``high`` + ``low``, two fp16 values, plus ``delta``; again as two.
+    """The residual ``high`` + ``low``, two fp16 values, plus ``delta``. The result is two values again.
 
-    TwoSum (D. Knuth, The Art of Computer Programming, volume 2, 4.2.2): what rounding ``high`` loses goes to ``low``, so that
+    TwoSum (D. Knuth, The Art of Computer Programming, volume 2, 4.2.2): ``low`` gets what rounding takes from ``high``. So
     small changes add up beside large values.
     """
     change = g.op("Add", "low", delta)

@@ -1,31 +1,27 @@
 """Compiling graphs offline for a named SoC, and the compiler's own account of the memory traffic.
 
-The compiler runs in another process: it logs to stderr, can crash, and can take minutes for a shape that it does not like.
+The compiler runs in another process: it logs to stderr, it may crash, and some shapes take it minutes.
 """
 
-import json
 import re
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from estream.errors import DeviceError, OptionError
+from estream.devices.qnn.toolchain import soc_model, toolchain
+from estream.errors import DeviceError
 
-#: QNN's numbers of the SoCs, by estream's names: Snapdragon 8 Gen 3, 8 Elite, 8 Elite Gen 5 and X Elite.
-SOCS = {"sm8650": 57, "sm8750": 69, "sm8850": 87, "x-elite": 60}
-
-_PACKAGES = ("onnx", "onnxruntime", "onnxruntime-qnn")
 _PROCESS = Path(__file__).with_name("compile_process.py")
 _TRAFFIC = {"spill": "spill", "fill": "fill", "read": "read_total", "write": "write_total"}
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that one call moves between DDR and the NPU's own memory, as the compiler counts them: ``read`` and ``written``
-    in all, and of these what is ``spilled`` and ``filled`` because intermediate values had no room.
+    """Bytes that one call moves between DDR and the NPU's own memory, as the compiler counts them.
+
+    ``read`` and ``written`` are all of them. Of these, ``spilled`` and ``filled`` are intermediate values that found no room.
     """
 
     spilled: int
@@ -40,27 +36,6 @@ class Compiled:
 
     context: bytes
     traffic: Traffic
-    seconds: float
-
-
-def toolchain() -> dict[str, str]:
-    """Versions of what compiles.
-
-    Raises:
-        OptionError: it is not installed.
-
-    """
-    try:
-        return {name: version(name) for name in _PACKAGES}
-    except PackageNotFoundError as error:
-        raise OptionError(f"the NPU needs {error.name}, which is not installed: pip install 'estream[qnn]'") from error
-
-
-def soc_model(soc: str) -> int:
-    """QNN's number of a SoC. Raises OptionError for one that is not known."""
-    if soc not in SOCS:
-        raise OptionError(f"--soc {soc!r} is not known: choose from {', '.join(SOCS)}")
-    return SOCS[soc]
 
 
 def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) -> Compiled:
@@ -70,7 +45,7 @@ def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) ->
         name: of the graph, for messages.
         model: the ONNX model.
         soc: a key of ``SOCS``.
-        seconds: after so many the compiler is stopped.
+        seconds: the longest that the compiler may take.
 
     Raises:
         OptionError: the SoC is not known, or the toolchain not installed.
@@ -92,12 +67,11 @@ def compile_model(name: str, model: bytes, soc: str, seconds: float = 1200.0) ->
         log = done.stderr.decode(errors="replace")
         if done.returncode or not context.exists():
             raise DeviceError(f"graph '{name}' cannot be compiled for {soc} (exit {done.returncode}): {_reason(log)}")
-        report = json.loads(done.stdout.decode().splitlines()[-1])
-        return Compiled(context.read_bytes(), parse_traffic(name, log), report["seconds"])
+        return Compiled(context.read_bytes(), parse_traffic(name, log))
 
 
 def parse_traffic(name: str, log: str) -> Traffic:
-    """Raises DeviceError where the log has no account of the traffic: another release of the compiler."""
+    """Raises DeviceError where the log has no account of the traffic, as that of another release of the compiler."""
     counts = {}
     for key, field in _TRAFFIC.items():
         found = re.findall(rf"\b{field}_bytes=(\d+)", log)
@@ -108,6 +82,6 @@ def parse_traffic(name: str, log: str) -> Traffic:
 
 
 def _reason(log: str) -> str:
-    """The last lines of a log that tell of errors."""
+    """The last lines of a log that name errors."""
     lines = [line.strip() for line in log.splitlines() if re.search(r"\[E:|Error|error|FAIL|Exception", line)]
     return " | ".join(line[-300:] for line in lines[-3:]) or "no reason in its log"

@@ -1,0 +1,55 @@
+"""The search for a configuration."""
+
+from dataclasses import replace
+
+from simulated_machines import MB, GiB, MiB, constant, memory, profile
+
+from estream.configurator.profile import Storage
+from estream.configurator.prompt_lengths import searched_shapes
+from estream.configurator.search import choose, reading
+from estream.configurator.simulate import Simulator
+from estream.engine.batch import BatchShape
+from estream.engine.options import Configuration
+
+
+def test_the_search_is_deterministic_and_keeps_what_the_user_set():
+    first = choose(memory(), profile(), {}, searched_shapes(memory()))
+    assert choose(memory(), profile(), {}, searched_shapes(memory())) == first
+    given = {"lanes": 3, "ring_bytes": 200 * MiB, "pinned_bytes": 0}
+    chosen = choose(memory(), profile(), given, searched_shapes(memory())).chosen.configuration
+    assert (chosen.lanes, chosen.ring_bytes, chosen.pinned_bytes) == (3, 200 * MiB, 0)
+
+
+def test_memory_is_used_only_where_it_saves_time():
+    computing = choose(memory(4 * GiB), profile(rate=1e12, seconds=5e-3), {}, [BatchShape.of_prompt(1024)]).chosen
+    reading_ = choose(memory(4 * GiB), profile(rate=200 * MB, seconds=1e-4), {}, [BatchShape.of_prompt(1024)]).chosen
+    assert computing.peak_bytes < GiB
+    assert reading_.peak_bytes > 3 * GiB
+    assert reading_.configuration.pinned_bytes is None
+
+
+def test_the_chosen_configuration_is_no_slower_than_any_tried():
+    s, p = memory(), profile(rate=800 * MB, seconds=1e-3)
+    choice = choose(s, p, {}, [BatchShape.of_prompt(512)])
+    simulator = Simulator(s, p)
+    for ring in (64 * MiB, 256 * MiB):
+        for pinned in (0, None):
+            other = Configuration(**choice.chosen.configuration.to_json() | {"ring_bytes": ring, "pinned_bytes": pinned})
+            fresh = simulator.estimate(other, BatchShape.of_prompt(512)).ttft_s
+            again = simulator.estimate(other, BatchShape.of_prompt(512), repeated=True).ttft_s
+            assert choice.chosen.cost_s <= (fresh + again) / 2 * 1.03
+
+
+def test_lanes_and_requests_follow_the_storage_curve():
+    flat = replace(profile().storage, rates={n: constant(MB * 1000) for n in (1, 2, 4, 8)})
+    assert reading(replace(profile(), storage=flat), memory())["lanes"] == 4
+    few = replace(profile().storage, rates={n: constant(MB * 1000 // n) for n in (1, 2, 4, 8)})
+    assert reading(replace(profile(), storage=few), memory())["lanes"] == 1
+    deep = Storage({n: constant(n * 300 * MB) for n in (1, 2, 4, 8)}, constant(1e-3))
+    assert reading(replace(profile(), storage=deep), memory())["lanes"] == 8
+
+
+def test_a_slow_disk_changes_the_plan():
+    fast, slow = (choose(memory(2 * GiB), profile(rate=r * MB), {}, [BatchShape.of_prompt(1024)]).chosen for r in (8000, 100))
+    assert fast.configuration != slow.configuration
+    assert slow.peak_bytes > fast.peak_bytes

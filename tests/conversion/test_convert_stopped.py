@@ -1,0 +1,75 @@
+"""Conversion side by side: who is faster changes nothing, and what is stopped in the middle leaves nothing."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cgroup import estream_command, heed_interrupts
+from layouts import SHAPE
+from pipelines import naps, threads_left
+from tiny import make_olmoe
+
+from estream.checkpoint.huggingface import HfCheckpoint
+from estream.conversion import convert as conversion
+from estream.conversion.convert import convert
+from estream.errors import PackageError
+from estream.host.read_ahead import Limits
+from estream.package.writer import PackageWriter
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert threads_left() == []
+
+
+def test_a_package_does_not_depend_on_who_is_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_olmoe(tmp_path / "source", SHAPE)
+    expected = convert(tmp_path / "source", tmp_path / "a.estream")
+    nap = naps(4)
+    read, write = HfCheckpoint.read_rows, PackageWriter.add_page
+    monkeypatch.setattr(HfCheckpoint, "read_rows", lambda *args: (nap(), read(*args))[1])
+    monkeypatch.setattr(PackageWriter, "add_page", lambda *args: (nap(), write(*args))[1])
+    for workers, size in ((1, 1), (8, 1 << 30)):
+        monkeypatch.setattr(conversion, "READING", Limits(workers, size))
+        package = convert(tmp_path / "source", tmp_path / f"{workers}.estream")
+        for name in ("pages.bin", "embedding.bin"):
+            assert (package.path / name).read_bytes() == (expected.path / name).read_bytes()
+
+
+def test_an_error_in_the_middle_of_a_conversion_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_olmoe(tmp_path / "source", SHAPE)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PackageWriter, "add_page", full)
+    with pytest.raises(PackageError, match="the disk is full"):
+        convert(tmp_path / "source", tmp_path / "out.estream")
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_control_c_while_converting_leaves_nothing(tmp_path: Path):
+    make_olmoe(tmp_path / "source", SHAPE | {"hidden_size": 512, "intermediate_size": 512, "num_experts": 32})
+    # Slow packing, so that the signal comes in the middle wherever this runs.
+    program = (
+        "import sys, time; from estream.quantization.packing import PagePacker; from estream.cli.main import main\n"
+        "page = PagePacker.page\n"
+        "PagePacker.page = lambda *args: (time.sleep(0.2), page(*args))[1]\n"
+        "main()"
+    )
+    command = [sys.executable, "-c", program, *estream_command("convert", tmp_path / "source", tmp_path / "out.estream")[3:]]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts)
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob(".out.estream.partial-*/pages.bin")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert os.listdir(tmp_path) == ["source"]

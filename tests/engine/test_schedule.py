@@ -1,0 +1,62 @@
+"""Properties of the reading order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from simulated_machines import CONFIG, OLMOE
+
+from estream.engine.schedule import ReadCursor, plan_reading
+from estream.host.sizes import MiB
+from estream.package.manifest import Page
+
+TAPE = OLMOE.tape
+
+
+def _drain(cursor: ReadCursor) -> list[Page]:
+    pages = []
+    while (page := cursor.peek()) is not None:
+        pages.append(page)
+        cursor.pop()
+    return pages
+
+
+EXPERT_SETS = st.frozensets(st.integers(0, 63), min_size=8)
+
+
+@given(EXPERT_SETS, EXPERT_SETS, st.integers(0, 16 * MiB), st.booleans())
+def test_every_needed_page_is_read_once_and_before_its_successors(used, prefetched, early: int, speculative: bool):
+    schedule = plan_reading(CONFIG, TAPE, frozenset(), speculative, early)
+    cursor = ReadCursor(schedule)
+    read = _drain(cursor)
+    for layer in range(CONFIG.layers):
+        of_layer = {p.spec.expert for p in read if p.spec.layer == layer and p.spec.kind == "expert"}
+        if layer in (0, 15) or schedule.speculative:
+            assert of_layer == (set(range(64)) if schedule.speculative and layer < 15 else set())
+        else:
+            assert of_layer == prefetched
+        # What a layer computes with before its routing is known has been read by now.
+        assert {("attention", layer), ("router", layer)} <= {(p.spec.kind, p.spec.layer) for p in read}
+        cursor.routed(layer, used)
+        read += _drain(cursor)
+        if layer + 1 in schedule.prefetch_layers:
+            assert ("router", layer + 1) in {(p.spec.kind, p.spec.layer) for p in read}
+            cursor.prefetch(layer + 1, prefetched)
+            read += _drain(cursor)
+        assert used <= {p.spec.expert for p in read if p.spec.layer == layer}
+    assert len({p.index for p in read}) == len(read)
+    needed = {p.index for p in TAPE if p.spec.kind != "expert" or p.spec.expert in used}
+    unneeded = {p.index for p in read} - needed
+    assert all(TAPE[i].spec.kind == "expert" and TAPE[i].spec.layer < 15 for i in unneeded)
+    if schedule.speculative:
+        body = [p.index for p in read if p.spec.kind != "head"]
+        assert body == sorted(body)
+    else:
+        layers = CONFIG.layers - 2
+        assert cursor.stats.prefetched == layers * len(prefetched)
+        assert cursor.stats.used == layers * len(used & prefetched)
+    last = next(i for i, p in enumerate(read) if p.spec.kind == "expert" and p.spec.layer == 15)
+    assert sum(p.padded_bytes for p in read[:last] if p.spec.kind == "head") <= early
+
+
+def test_pages_that_are_resident_are_not_read():
+    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(range(66)), True, 0))
+    assert cursor.peek() is TAPE[66]
