@@ -232,11 +232,11 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "fewer layers than tensors": ("plain", config(num_hidden_layers=2), "'model.layers.2.input_layernorm.weight' and"),
     "heads that do not divide": ("plain", config(num_attention_heads=5), "num_attention_heads 5 is not a multiple of"),
     # Compressed weights.
-    "an unknown method": ("plain", config(quantization_config={"quant_method": "bitsandbytes"}), "'bitsandbytes' is not read"),
+    "an unknown method": ("plain", config(quantization_config={"quant_method": "bitsandbytes"}), "'bitsandbytes' is not"),
     "another unknown method": (
-        "plain", config(quantization_config={"quant_method": "compressed-tensors"}), "'compressed-tensors' is not read"
+        "plain", config(quantization_config={"quant_method": "compressed-tensors"}), "'compressed-tensors' is not supported"
     ),
-    "a method that is not named": ("plain", config(quantization_config={}), "'quant_method' None is not read"),
+    "a method that is not named": ("plain", config(quantization_config={}), "'quant_method' None is not supported"),
     "a method that is no object": ("plain", config(quantization_config="fp8"), "'quantization_config' must be an object"),
     "fp8 without a config": ("fp8", config(quantization_config=None), "is F8_E4M3, but config.json has no"),
     "fp8 without a scale": ("fp8", drop(f"{Q}weight_scale_inv"), f"tensor '{Q}weight_scale_inv' is missing"),
@@ -245,7 +245,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
         "fp8", put(f"{Q}weight_scale_inv", torch.ones(2, 1)), rf"'{Q}weight_scale_inv' is \(2, 1\), expected \(1, 1\)"
     ),
     "an fp8 scale of a wrong type": (
-        "fp8", put(f"{Q}weight_scale_inv", lambda t: t.int()), f"'{Q}weight_scale_inv' is I32, which scales cannot be"
+        "fp8", put(f"{Q}weight_scale_inv", lambda t: t.int()), f"'{Q}weight_scale_inv' holds scales as I32"
     ),
     "an fp8 scale that is not a number": (
         "fp8", poke(f"{Q}weight_scale_inv", NAN, 0), f"'{Q}weight_scale_inv' holds scales that are not finite"
@@ -253,11 +253,11 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "an fp8 weight that is not a number": ("fp8", poke(f"{Q}weight", NAN), f"'{Q}weight' .layer 0 attention. holds a value"),
     "fp8 with fixed activation scales": ("fp8", quantization(activation_scheme="static"), "'activation_scheme' is 'static'"),
     "fp8 blocks that are none": ("fp8", quantization(weight_block_size=[128]), "'weight_block_size' must be two counts"),
-    "gptq with another number of bits": ("gptq", quantization(bits=3), "'bits' is 3, only 4 is read"),
+    "gptq with another number of bits": ("gptq", quantization(bits=3), "'bits' is 3, only 4 is supported"),
     "gptq without a group": ("gptq", quantization(group_size=None), "'group_size' must be a count or -1, found None"),
     "gptq in another format": ("gptq", quantization(checkpoint_format="marlin"), "'checkpoint_format' is 'marlin'"),
     "gptq without zeros": ("gptq", drop(f"{Q}qzeros"), f"tensor '{Q}qzeros' is missing"),
-    "gptq with the wrong group": ("gptq", quantization(group_size=64), "qweight' has 32 inputs .* not whole groups of 64"),
+    "gptq with the wrong group": ("gptq", quantization(group_size=64), "qweight' has 32 inputs .* multiples of the group, 64"),
     "gptq with scales of a wrong type": ("gptq", put(f"{Q}scales", lambda t: t.float()), f"'{Q}scales' is F32, expected F16"),
     "gptq with an infinite scale": ("gptq", poke(f"{Q}scales", INF), f"'{Q}scales' holds scales that are not finite"),
     "gptq with act order": ("gptq", put(f"{Q}g_idx", lambda t: t.flip(0)), f"'{Q}g_idx' permutes the inputs"),

@@ -216,7 +216,7 @@ def test_codes_can_be_had_as_they_are_where_four_bits_hold_them(kind: str, tmp_p
     tensors = {f"x.{part}": value.contiguous() for part, value in parts.items()}
     checkpoint = _checkpoint(tmp_path / "x", tensors, GPTQ)
     ref = TensorRef("x.weight", (40, 64))
-    assert checkpoint.codes(ref) == (4, 32)
+    assert checkpoint.code_format(ref) == (4, 32)
     found = checkpoint.read_codes(ref, 3, 20)
     if kind == "asymmetric":
         assert found is None

@@ -24,7 +24,7 @@ from estream.errors import CheckpointError, OptionError, PackageError
 from estream.package import writer
 from estream.package.package import open_package
 from estream.package.verify import verify
-from estream.quantization.float_parts import interleave
+from estream.quantization.float_parts import interleave_gate_up
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
 
@@ -67,7 +67,7 @@ def _fuse(source: Path, to: Path) -> None:
 
 
 def test_gate_and_up_alternate_by_sixteen():
-    assert interleave(20, 64).tolist() == [
+    assert interleave_gate_up(20, 64).tolist() == [
         *range(16), *range(20, 36), *range(16, 20), *[-1] * 12, *range(36, 40), *[-1] * 12,
     ]  # fmt: skip
 

@@ -69,7 +69,7 @@ REFUSED = [
     ("deepseek_v2", {"attention_bias": True}, "'attention_bias' is True"),
     ("deepseek_v2", {"mlp_bias": True}, "'mlp_bias' is True"),
     ("deepseek_v2", {"moe_layer_freq": 2}, "'moe_layer_freq' is 2"),
-    ("deepseek_v2", {"qk_nope_head_dim": 300}, "heads of 308 and 16 values"),
+    ("deepseek_v2", {"qk_nope_head_dim": 300}, "heads of 308 .* and 16"),
     ("deepseek_v2", {"rope_parameters": YARN | {"rope_type": "dynamic"}}, "of type 'dynamic'"),
     ("deepseek_v2", {"rope_parameters": YARN | {"beta_fast": "32"}}, "'beta_fast' must be a number"),
     ("deepseek_v3", {"scoring_func": "softmax"}, "'scoring_func' is 'softmax'"),

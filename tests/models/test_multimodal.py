@@ -58,7 +58,7 @@ def test_tensors_for_further_tokens_are_left_out(made: Path, tmp_path: Path):
     more = {f"mtp.layers.0.{name}.weight": torch.ones(4) for name in ("input_layernorm", "mlp.gate")}
     source = layouts.write(made / "fused", tmp_path / "mtp", layouts.load(made / "fused") | more)
     package = convert(source, tmp_path / "a.estream")
-    assert any("2 tensors for predicting several tokens" in n for n in package.manifest.source["conversion"]["notes"])
+    assert any("2 tensors for multi-token prediction" in n for n in package.manifest.source["conversion"]["notes"])
     assert data(package) == data(convert(made / "text", tmp_path / "b.estream"))
 
 

@@ -13,7 +13,7 @@ import estream
 from estream import _native
 from estream.conversion.convert import ConvertOptions, convert
 from estream.models.config import MoeConfig
-from estream.quantization.calibration import gated
+from estream.quantization.calibration import swiglu
 from estream.quantization.statistics import InputStatistics, input_statistics
 
 SHAPE = OLMOE_SHAPES["8 experts, grouped queries"]
@@ -117,10 +117,12 @@ def test_what_down_is_given_is_what_a_gate_makes_of_its_products():
         MoeConfig(2, 1, 12, norm_topk_prob=False, swiglu_alpha=a, swiglu_limit=b) for a, b in ((0.0, 0.0), (1.7, 2.0))
     )
     gate, up = np.split((x @ rows.T).astype(np.float64), 2, axis=1)
-    np.testing.assert_allclose(gated(x, rows, None, plain), gate / (1 + np.exp(-gate)) * up, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(swiglu(x, rows, None, plain), gate / (1 + np.exp(-gate)) * up, rtol=1e-4, atol=1e-5)
     gate, up = np.split((x @ rows.T).astype(np.float64) + bias, 2, axis=1)
     gate, up = np.minimum(gate, 2.0), np.clip(up, -2.0, 2.0)
-    np.testing.assert_allclose(gated(x, rows, bias, clamped), gate / (1 + np.exp(-1.7 * gate)) * (up + 1), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        swiglu(x, rows, bias, clamped), gate / (1 + np.exp(-1.7 * gate)) * (up + 1), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_experts_with_biases_and_clamped_gates_are_calibrated(tmp_path: Path, ids: Path):

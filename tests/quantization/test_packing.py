@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from estream.quantization.float_parts import interleave
+from estream.quantization.float_parts import interleave_gate_up
 from estream.quantization.packing import in_source_order
 from estream.quantization.rows import MatrixRows, MatrixSource
 
 
 def test_a_bias_is_brought_into_the_order_of_the_rows():
-    order = interleave(40, 96)
+    order = interleave_gate_up(40, 96)
     source = MatrixSource((), order, "a page")
     rows = MatrixRows(source, "BF16", values=(np.zeros((80, 8), np.float32),), dtype="float32")
     bias = np.arange(80, dtype=np.float32)

@@ -34,7 +34,7 @@ def byte_level() -> Tokenizer:
     assert rule is not None
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = rule.cut
+    tokenizer.pre_tokenizer = rule.pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False))

@@ -1,1 +1,1 @@
-"""Readers of the checkpoints that conversion starts from."""
+"""Readers of checkpoints, the input of a conversion."""

@@ -1,8 +1,8 @@
-"""Compressed tensors that present themselves as float32 matrices.
+"""Decoders: compressed tensors that read as float32 matrices.
 
-A decoder is made of a stored tensor and the tensors with its scales. It is read by rows like any tensor, and holds no more
-than the rows that are asked for; where a matrix is stored transposed, its codes besides. Each value is what the format says,
-exactly, or where a product needs more than 24 bits, rounded once to float32. GPTQ and AWQ are in ``int4.py``.
+A decoder combines a stored tensor with the tensors of its scales. A read holds only its rows in memory, and all codes of the
+matrix if it is stored transposed. Values are exact, except that a product of more than 24 bits is rounded once to float32.
+GPTQ and AWQ are in ``int4.py``.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from estream.errors import CheckpointError
 
 
 class RowTensor(Protocol):
-    """What a checkpoint's tensor offers, stored as it is or decoded. ``dtype`` is the safetensors name of what rows hold."""
+    """A tensor that is read by rows, stored uncompressed or decoded. ``dtype`` is the safetensors name of the rows' type."""
 
     @property
     def name(self) -> str: ...
@@ -28,18 +28,18 @@ class RowTensor(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
     def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Rows [first, first + count) as [count, columns]; leading dimensions count as rows."""
+        """Return rows [first, first + count) as [count, columns]. All dimensions but the last count as rows."""
 
 
 def widen(bits: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 values from float32, float16 bits or bfloat16 bits."""
+    """Convert to float32 from float32, or from float16 or bfloat16 bits in uint16. The shape stays."""
     if dtype == "bfloat16":
         return (bits.astype(np.uint32) << 16).view(np.float32)
     return bits.view(np.float16).astype(np.float32) if dtype == "float16" else bits.view(np.float32)
 
 
 def _e4m3_values() -> np.ndarray:
-    """All values of float8_e4m3fn: bias 7, no infinities, both NaNs with all bits set."""
+    """The 256 values of float8_e4m3fn: exponent bias 7, no infinities, and NaN where all bits but the sign are set."""
     code = np.arange(128)
     exponent, mantissa = code >> 3, code & 7
     values = np.where(exponent == 0, mantissa * 2.0**-9, (8 + mantissa) * 2.0 ** (exponent - 10.0))
@@ -49,27 +49,36 @@ def _e4m3_values() -> np.ndarray:
 
 _E4M3 = _e4m3_values()
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
-#: Both values of a byte of two e2m1 codes, the low half first.
+#: The two values of each byte that holds two e2m1 codes, low half first: float32 [256, 2].
 _E2M1_PAIRS = np.stack([_E2M1[np.arange(256) & 15], _E2M1[np.arange(256) >> 4]], 1)
-#: 2^(code - 127); 255 is NaN.
+#: e8m0: code c is 2^(c - 127); 255 is NaN.
 _E8M0 = np.append(np.ldexp(np.float32(1), np.arange(255) - 127), np.float32(np.nan)).astype(np.float32)
 
-_WIDE = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_FLOAT_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_SCALE_TYPES = (*_FLOAT_TYPES, "F8_E8M0", "U8")
 
 
 def read_scales(tensor: StoredTensor, first: int = 0, count: int | None = None) -> np.ndarray:
-    """float32 scales [count, columns], every one finite."""
-    if tensor.dtype not in (*_WIDE, "F8_E8M0", "U8"):
-        raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.dtype}, which scales cannot be")
+    """Read rows of scales as float32 [count, columns].
+
+    Raises:
+        CheckpointError: the type cannot hold scales, or a scale is not finite.
+
+    """
+    if tensor.dtype not in _SCALE_TYPES:
+        supported = ", ".join(_SCALE_TYPES)
+        raise CheckpointError(
+            f"{tensor.file.name}: tensor '{tensor.name}' holds scales as {tensor.dtype}; supported are {supported}"
+        )
     rows = tensor.read_rows(first, count)
-    values = widen(rows, _WIDE[tensor.dtype]) if tensor.dtype in _WIDE else _E8M0[rows]
+    values = widen(rows, _FLOAT_TYPES[tensor.dtype]) if tensor.dtype in _FLOAT_TYPES else _E8M0[rows]
     if not np.isfinite(values).all():
         raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' holds scales that are not finite")
     return values
 
 
 def expect(tensor: StoredTensor, *shapes: tuple[int, ...], dtype: str | None = None) -> None:
-    """Refuse a part of a compressed tensor that has none of these shapes, or another type."""
+    """Raise CheckpointError unless the tensor has one of these shapes and, if given, this safetensors type."""
     if tensor.shape not in shapes:
         wanted = " or ".join(str(shape) for shape in shapes)
         raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.shape}, expected {wanted}")
@@ -79,6 +88,8 @@ def expect(tensor: StoredTensor, *shapes: tuple[int, ...], dtype: str | None = N
 
 @dataclass(frozen=True)
 class Decoder:
+    """A compressed matrix under its own ``name``; ``stored`` holds its codes."""
+
     name: str
     stored: StoredTensor
     dtype: ClassVar[str] = "F32"
@@ -90,8 +101,10 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Fp8Tensor(Decoder):
-    """float8_e4m3fn codes [..., rows, columns] and a scale for each block of ``block`` rows and columns, the last blocks of
-    either direction cut short; ``block`` None: one scale for all, or one for each row. A value is its code times its scale.
+    """float8_e4m3fn codes [..., rows, columns]; a value is its code times its scale.
+
+    ``block`` (rows, columns) values share a scale; blocks at the end of either dimension may be smaller. Without ``block``
+    there is one scale for the tensor or one for each row.
     """
 
     scales: StoredTensor
@@ -114,21 +127,21 @@ class Fp8Tensor(Decoder):
             scales = read_scales(self.scales).reshape(-1)
             values *= scales if scales.size == 1 else scales[first : first + len(values), None]
             return values
-        rows, (height, width) = self.shape[-2], self.block
+        rows, (block_rows, block_columns) = self.shape[-2], self.block
         row = np.arange(first, first + len(values))
-        line = row // rows * self.scales.shape[-2] + row % rows // height
-        scales = read_scales(self.scales, int(line[0]), int(line[-1] - line[0]) + 1)
+        scale_row = row // rows * self.scales.shape[-2] + row % rows // block_rows
+        scales = read_scales(self.scales, int(scale_row[0]), int(scale_row[-1] - scale_row[0]) + 1)
         for index in range(len(scales)):
-            begin, end = np.searchsorted(line, [line[0] + index, line[0] + index + 1])
-            values[begin:end] *= np.repeat(scales[index], width)[: self.shape[-1]]
+            begin, end = np.searchsorted(scale_row, [scale_row[0] + index, scale_row[0] + index + 1])
+            values[begin:end] *= np.repeat(scales[index], block_columns)[: self.shape[-1]]
         return values
 
 
 @dataclass(frozen=True)
 class Mxfp4Tensor(Decoder):
-    """e2m1 codes [..., outputs, groups, 16], two in a byte, and an e8m0 scale [..., outputs, groups] for 32 inputs each.
+    """e2m1 codes [..., outputs, groups, 16], two per byte, and e8m0 scales [..., outputs, groups]; a group is 32 inputs.
 
-    It presents itself as its family stores it uncompressed: [..., inputs, outputs]. Reading decodes whole matrices.
+    It reads as gpt-oss stores uncompressed experts, [..., inputs, outputs], so a read decodes whole matrices.
     Source: OCP Microscaling Formats (MX) specification 1.0.
     """
 
@@ -154,7 +167,7 @@ class Mxfp4Tensor(Decoder):
         return rows
 
     def _decode(self, first: int, count: int) -> np.ndarray:
-        """Outputs [first, first + count) as float32 [count, inputs]."""
+        """Decode outputs [first, first + count) to float32 [count, inputs]."""
         scales = read_scales(self.scales, first, count)
         groups = scales.shape[1]
         codes = self.stored.read_rows(first * groups, scales.size)

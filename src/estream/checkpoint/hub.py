@@ -1,4 +1,4 @@
-"""Checkpoints by their id on the Hugging Face hub."""
+"""Checkpoints by their id on the Hugging Face hub, such as "allenai/OLMoE-1B-7B-0924"."""
 
 import re
 from pathlib import Path
@@ -17,10 +17,10 @@ _FILES = [
 
 
 def resolve(source: str) -> Path:
-    """A local folder as it is; an id such as "allenai/OLMoE-1B-7B-0924" is fetched into the hub's cache.
+    """Return a local folder unchanged, or fetch a hub id into the hub's cache and return that folder.
 
     Raises:
-        CheckpointError: neither, or the hub could not be reached or does not know the id.
+        CheckpointError: ``source`` is neither a folder nor an id, or the hub cannot be reached or does not know the id.
 
     """
     path = Path(source)

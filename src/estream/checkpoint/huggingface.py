@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint folder: ``config.json`` and safetensors in one file or in shards, with or without index."""
+"""A Hugging Face checkpoint folder: ``config.json`` and one safetensors file, or shards with or without an index."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import numpy as np
 
 from estream.checkpoint.decoders import widen
 from estream.checkpoint.int4 import Int4Tensor, TensorCodes
-from estream.checkpoint.quantized import present
+from estream.checkpoint.quantized import decode_tensors
 from estream.checkpoint.shards import StoredTensor, read_json, read_shards
 from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
@@ -20,15 +20,15 @@ __all__ = ["DTYPES", "HfCheckpoint", "widen"]
 
 _EXTRAS = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
-#: Names of safetensors dtypes that weights may have once decoded, and what estream calls them.
+#: The types that weights may have after decoding: from the safetensors name to estream's.
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 class HfCheckpoint:
-    """Reads tensors by rows with positioned reads, so that memory never holds more than what was asked for.
+    """Reads tensors by rows, so memory holds only the rows of one read.
 
-    ``tensors`` presents compressed ones as the float32 matrices that they stand for; ``compression`` says how they are
-    stored, None where they are not compressed.
+    Satisfies :class:`estream.checkpoint.source.CheckpointSource`. Compressed tensors appear in ``tensors`` as float32
+    matrices. ``compression`` names their method; None for an uncompressed checkpoint.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,20 +36,20 @@ class HfCheckpoint:
         self.notes: list[str] = []
         self.config = read_json(path / "config.json")
         self.files, stored = read_shards(path)
-        presented = present(self.config, stored)
-        self.tensors = presented.tensors
-        self.compression = presented.compression
+        decoded = decode_tensors(self.config, stored)
+        self.tensors = decoded.tensors
+        self.compression = decoded.compression
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies this source later."""
+        """Return the source's kind, folder and files, for the manifest."""
         source = take_fingerprint("huggingface", self.path, [self.path / "config.json", *self.files])
         return source if self.compression is None else source | {"compression": self.compression}
 
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
-        """Refuse a checkpoint that does not hold exactly these tensors, in a shape and type that can be read.
+        """Check that the checkpoint holds exactly the tensors of ``refs`` and ``ignored``.
 
         Raises:
-            CheckpointError: names the first tensor that is missing, left over, misshapen or of an unknown type.
+            CheckpointError: names the first tensor that is missing or unknown, or has another shape or an unsupported type.
 
         """
         for ref in refs:
@@ -61,55 +61,55 @@ class HfCheckpoint:
         check_tensors(self.path, self.tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
-        """One of "float32", "float16" and "bfloat16"."""
+        """Return the type of ``read_rows``: "float32", "float16" or "bfloat16"."""
         return DTYPES[self.tensors[ref.name].dtype]
 
     def stored_as(self, ref: TensorRef) -> str:
-        """The type's name in safetensors, or the method by which the tensor is compressed."""
+        """Return the tensor's safetensors type, or its compression method."""
         tensor = self.tensors[ref.name]
-        plain = self.compression is None or isinstance(tensor, StoredTensor)
-        return tensor.dtype if plain else str(self.compression)
+        uncompressed = self.compression is None or isinstance(tensor, StoredTensor)
+        return tensor.dtype if uncompressed else str(self.compression)
 
     def extras(self) -> Iterator[tuple[str, bytes]]:
-        """Tokenizer files and chat template, as they are."""
+        """Yield names and contents of the tokenizer's files and the chat template."""
         for name in _EXTRAS:
             if (self.path / name).exists():
                 yield name, (self.path / name).read_bytes()
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.
+        """Return rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.
 
-        Vectors are one row. Rows are counted within the part that ``ref`` names; its order is left to the caller. Memory
-        holds what is read: those rows alone, or one whole matrix where it is stored transposed or with others between.
+        A vector is one row. Rows are counted within the part that ``ref`` names; the caller applies ``ref.order``. A matrix
+        that is transposed, or whose rows alternate with another's, is read whole.
         """
         tensor = self.tensors[ref.name]
-        start, rows = self._whole(ref)
+        start, rows = self._matrix_rows(ref)
         vector = len(tensor.shape) == (1 if ref.expert is None else 2)
-        if vector or _scattered(ref):
-            whole = tensor.read_rows(start, rows)
-            whole = whole.T if ref.transposed else whole
+        if vector or _rows_are_scattered(ref):
+            matrix = tensor.read_rows(start, rows)
+            matrix = matrix.T if ref.transposed else matrix
             if vector:
-                return np.ascontiguousarray(_part(whole.T, ref, 0, None).T)
-            return np.ascontiguousarray(_part(whole, ref, first, count))
+                return np.ascontiguousarray(_select(matrix.T, ref, 0, None).T)
+            return np.ascontiguousarray(_select(matrix, ref, first, count))
         available = ref.all_rows or rows
         return tensor.read_rows(start + ref.first_row + first, available - first if count is None else count)
 
-    def codes(self, ref: TensorRef) -> tuple[int, int] | None:
-        """Bits of a tensor's codes and inputs that share a scale; None where its values are not codes times fp16 scales."""
+    def code_format(self, ref: TensorRef) -> tuple[int, int] | None:
+        """Return the bits of a tensor's codes and the inputs per scale; None if its values are not codes times fp16 scales."""
         tensor = self.tensors[ref.name]
-        return (4, tensor.group) if isinstance(tensor, Int4Tensor) and not _scattered(ref) else None
+        return (4, tensor.group) if isinstance(tensor, Int4Tensor) and not _rows_are_scattered(ref) else None
 
     def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> TensorCodes | None:
-        """The codes of rows [first, first + count), for a tensor that has them; None where some lie beyond -8..7."""
+        """Return the codes of rows [first, first + count); None if the tensor has none or one lies outside -8..7."""
         tensor = self.tensors[ref.name]
-        if not isinstance(tensor, Int4Tensor) or _scattered(ref):
+        if not isinstance(tensor, Int4Tensor) or _rows_are_scattered(ref):
             return None
-        start, rows = self._whole(ref)
+        start, rows = self._matrix_rows(ref)
         available = ref.all_rows or rows
         return tensor.read_codes(start + ref.first_row + first, available - first if count is None else count)
 
-    def _whole(self, ref: TensorRef) -> tuple[int, int]:
-        """First row and rows of the matrix that ``ref`` is part of, leading dimensions of its tensor counted as rows."""
+    def _matrix_rows(self, ref: TensorRef) -> tuple[int, int]:
+        """First row and number of rows of the matrix that ``ref`` is part of, in its tensor with all experts."""
         shape = self.tensors[ref.name].shape
         if len(shape) == (1 if ref.expert is None else 2):
             rows = 1
@@ -118,7 +118,7 @@ class HfCheckpoint:
         return (0 if ref.expert is None else ref.expert * rows), rows
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
-        """A small matrix or vector, widened to float32; refuses values that are not finite."""
+        """Return a small matrix or vector as float32, plus ``ref.added``. Raises CheckpointError where one is not finite."""
         values = widen(self.read_rows(ref), self.dtype(ref))
         values = values.reshape(-1) if len(ref.shape) == (1 if ref.expert is None else 2) else values
         if not np.isfinite(values).all():
@@ -126,12 +126,12 @@ class HfCheckpoint:
         return values + np.float32(ref.added) if ref.added else values
 
 
-def _scattered(ref: TensorRef) -> bool:
-    """Whether the rows that ``ref`` names do not lie one behind the other."""
+def _rows_are_scattered(ref: TensorRef) -> bool:
+    """Whether other values lie between the rows of ``ref``."""
     return ref.transposed or ref.step > 1
 
 
-def _part(rows: np.ndarray, ref: TensorRef, first: int, count: int | None) -> np.ndarray:
-    """Rows [first, first + count) of those that ``ref`` names."""
+def _select(rows: np.ndarray, ref: TensorRef, first: int, count: int | None) -> np.ndarray:
+    """Rows [first, first + count) of the part that ``ref`` names."""
     named = rows[ref.first_row :: ref.step][: ref.all_rows or None]
     return named[first : None if count is None else first + count]

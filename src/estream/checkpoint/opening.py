@@ -1,4 +1,4 @@
-"""Any checkpoint that can be converted, by what its path says."""
+"""Opening a checkpoint of any supported format."""
 
 from pathlib import Path
 
@@ -10,10 +10,10 @@ from estream.checkpoint.source import CheckpointSource
 
 
 def open_checkpoint(source: str) -> CheckpointSource:
-    """A GGUF file or folder, a Hugging Face folder, or a hub id.
+    """Open a GGUF file or folder, a Hugging Face folder, or a hub id.
 
     Raises:
-        CheckpointError: there is none, or it is incomplete, damaged or not known.
+        CheckpointError: there is no such checkpoint, or it is incomplete, damaged or not supported.
 
     """
     file = find_gguf(Path(source))

@@ -1,4 +1,4 @@
-"""What ``quantization_config`` in a ``config.json`` says, and which stored tensors make one matrix by it."""
+"""Compressed checkpoints: reads ``quantization_config`` in ``config.json``, and combines codes and scales into decoders."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from estream.errors import CheckpointError
 
 Stored = dict[str, StoredTensor]
 _KEYS = ("quantization_config", "compression_config")
-_WHAT_TO_DO = "convert the checkpoint that it was made from, or one stored as fp8, mxfp4, gptq or awq"
+_WHAT_TO_DO = "convert the uncompressed checkpoint, or one stored as fp8, mxfp4, gptq or awq"
 
 
 @dataclass(frozen=True)
-class Presented:
-    """A checkpoint's tensors as matrices to read, and in words how they were compressed, None where they were not."""
+class DecodedTensors:
+    """A checkpoint's tensors by name, and a description of their compression; None for an uncompressed checkpoint."""
 
     tensors: dict[str, RowTensor]
     compression: str | None
 
 
-def present(config: Mapping[str, Any], stored: Stored) -> Presented:
-    """Put compressed tensors together with their scales; what belongs to none stays as it is.
+def decode_tensors(config: Mapping[str, Any], stored: Stored) -> DecodedTensors:
+    """Combine compressed tensors with their scales into decoders. Uncompressed tensors stay as they are.
 
     Raises:
-        CheckpointError: the method is not known, or one of its tensors is missing, misshapen or of a wrong type.
+        CheckpointError: the method is not supported, or one of its tensors is missing or has another shape or type.
 
     """
     settings = next((config[key] for key in _KEYS if config.get(key) is not None), None)
@@ -35,33 +35,33 @@ def present(config: Mapping[str, Any], stored: Stored) -> Presented:
             if tensor.dtype.startswith("F8_"):
                 raise CheckpointError(
                     f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.dtype}, but config.json has no "
-                    "'quantization_config' that says how it is scaled"
+                    "'quantization_config' that says how it is scaled; fetch the checkpoint's own config.json"
                 )
-        return Presented(dict(stored), None)
+        return DecodedTensors(dict(stored), None)
     if not isinstance(settings, dict):
         raise CheckpointError(f"config.json: 'quantization_config' must be an object, found {settings!r}")
     method = settings.get("quant_method")
     if not isinstance(method, str) or method not in _METHODS:
-        raise CheckpointError(f"config.json: 'quant_method' {method!r} is not read; {_WHAT_TO_DO}")
+        raise CheckpointError(f"config.json: 'quant_method' {method!r} is not supported; {_WHAT_TO_DO}")
     return _METHODS[method](_Settings(settings), stored)
 
 
 class _Settings:
-    """Typed access to ``quantization_config``."""
+    """Typed access to ``quantization_config``; every method raises CheckpointError."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
 
     def require(self, key: str, *supported: object) -> object:
-        """The value, which must be one of these; the first where the key is absent."""
+        """Return the value, which must be one of ``supported``; the first of them if the key is absent."""
         value = self.values.get(key, supported[0])
         if not any(value is choice or (value == choice and not isinstance(value, bool)) for choice in supported):
             wanted = " or ".join(repr(choice) for choice in supported)
-            raise CheckpointError(f"config.json: quantization_config's '{key}' is {value!r}, only {wanted} is read")
+            raise CheckpointError(f"config.json: quantization_config's '{key}' is {value!r}, only {wanted} is supported")
         return value
 
     def group(self) -> int | None:
-        """``group_size``; None for -1, one group for all inputs."""
+        """Return ``group_size``; None for -1, which puts all inputs into one group."""
         value = self.values.get("group_size")
         if value == -1:
             return None
@@ -79,14 +79,14 @@ class _Settings:
 
 
 class _Parts:
-    """Takes tensors that belong together out of a checkpoint."""
+    """Moves tensors from ``left``, as stored, to ``decoded``, as decoders."""
 
     def __init__(self, stored: Stored) -> None:
         self.left: dict[str, StoredTensor] = dict(stored)
         self.decoded: dict[str, RowTensor] = {}
 
     def take(self, name: str, owner: StoredTensor) -> StoredTensor:
-        """The tensor ``name``, which ``owner`` cannot be read without."""
+        """Take the tensor ``name``, which ``owner`` needs, out of ``left``."""
         if name not in self.left:
             raise CheckpointError(f"{owner.file.name}: tensor '{name}' is missing, without which '{owner.name}' has no scale")
         return self.left.pop(name)
@@ -96,12 +96,12 @@ class _Parts:
             raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is stored compressed and uncompressed")
         self.decoded[tensor.name] = tensor
 
-    def presented(self, compression: str) -> Presented:
-        return Presented(self.left | self.decoded, compression)
+    def result(self, compression: str) -> DecodedTensors:
+        return DecodedTensors(self.left | self.decoded, compression)
 
 
-def _fp8(settings: _Settings, stored: Stored) -> Presented:
-    """Codes under the tensor's own name; scales under that name and ``_scale_inv``, or ``_scale`` without blocks."""
+def _fp8(settings: _Settings, stored: Stored) -> DecodedTensors:
+    """``NAME`` holds codes; ``NAME_scale_inv``, or without blocks also ``NAME_scale``, their scales."""
     settings.require("activation_scheme", "dynamic")
     settings.require("fmt", "e4m3", "float8_e4m3fn")
     block = settings.block()
@@ -115,11 +115,11 @@ def _fp8(settings: _Settings, stored: Stored) -> Presented:
         scales = parts.take(scale, tensor)
         del parts.left[tensor.name]
         parts.add(Fp8Tensor(tensor.name, tensor, scales, block))
-    return parts.presented("fp8" if block is None else f"fp8 in blocks of {block[0]} x {block[1]}")
+    return parts.result("fp8" if block is None else f"fp8 in blocks of {block[0]} x {block[1]}")
 
 
-def _mxfp4(_: _Settings, stored: Stored) -> Presented:
-    """``NAME_blocks`` and ``NAME_scales`` present themselves as ``NAME``."""
+def _mxfp4(_: _Settings, stored: Stored) -> DecodedTensors:
+    """``NAME_blocks`` and ``NAME_scales`` together decode to ``NAME``."""
     parts = _Parts(stored)
     for tensor in [t for t in stored.values() if t.name.endswith("_blocks")]:
         name = tensor.name.removesuffix("_blocks")
@@ -128,11 +128,11 @@ def _mxfp4(_: _Settings, stored: Stored) -> Presented:
             raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.shape}, not blocks of a matrix")
         del parts.left[tensor.name]
         parts.add(Mxfp4Tensor(name, tensor, scales))
-    return parts.presented("mxfp4")
+    return parts.result("mxfp4")
 
 
 def _int4(settings: _Settings, parts: _Parts) -> Iterator[tuple[str, PackedInt4]]:
-    """The tensors of each 4-bit matrix, with the prefix of its name."""
+    """Yield the tensors of each 4-bit matrix, with the prefix of its name."""
     settings.require("bits", 4)
     group = settings.group()
     for codes in [t for name, t in parts.left.items() if name.endswith(".qweight")]:
@@ -145,26 +145,32 @@ def _int4(settings: _Settings, parts: _Parts) -> Iterator[tuple[str, PackedInt4]
         yield prefix, PackedInt4(codes, zeros, scales, group)
 
 
-def _words(name: str, settings: _Settings, symmetric: bool) -> str:
-    group, kind = settings.group(), "symmetric" if symmetric else "asymmetric"
-    return f"{name}, 4 bits, {kind}, " + ("a group a row" if group is None else f"groups of {group}")
+def _describe_int4(name: str, settings: _Settings, symmetric: bool) -> str:
+    group, symmetry = settings.group(), "symmetric" if symmetric else "asymmetric"
+    return f"{name}, 4 bits, {symmetry}, " + ("one group per row" if group is None else f"groups of {group}")
 
 
-def _gptq(settings: _Settings, stored: Stored) -> Presented:
+def _gptq(settings: _Settings, stored: Stored) -> DecodedTensors:
+    # Version 1 stores each zero minus 1.
     version = settings.require("checkpoint_format", "gptq", "gptq_v2")
     parts = _Parts(stored)
     for prefix, packed in _int4(settings, parts):
         g_idx = parts.left.pop(f"{prefix}g_idx", None)
         parts.add(GptqTensor(f"{prefix}weight", packed.codes, packed, g_idx, 1 if version == "gptq" else 0))
-    return parts.presented(_words("GPTQ", settings, settings.values.get("sym") is True))
+    return parts.result(_describe_int4("GPTQ", settings, settings.values.get("sym") is True))
 
 
-def _awq(settings: _Settings, stored: Stored) -> Presented:
+def _awq(settings: _Settings, stored: Stored) -> DecodedTensors:
     settings.require("version", "gemm", "GEMM")
     parts = _Parts(stored)
     for prefix, packed in _int4(settings, parts):
         parts.add(AwqTensor(f"{prefix}weight", packed.codes, packed))
-    return parts.presented(_words("AWQ", settings, settings.values.get("zero_point") is False))
+    return parts.result(_describe_int4("AWQ", settings, settings.values.get("zero_point") is False))
 
 
-_METHODS: dict[str, Callable[[_Settings, Stored], Presented]] = {"fp8": _fp8, "mxfp4": _mxfp4, "gptq": _gptq, "awq": _awq}
+_METHODS: dict[str, Callable[[_Settings, Stored], DecodedTensors]] = {
+    "fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "gptq": _gptq,
+    "awq": _awq,
+}

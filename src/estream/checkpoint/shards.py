@@ -1,4 +1,4 @@
-"""Safetensors files, one or many: which tensors they hold and where, checked before anything is read."""
+"""Safetensors files, one or several: the place of each tensor, checked before any is read."""
 
 import json
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from estream.checkpoint.source_file import read_bytes
 from estream.errors import CheckpointError
 
 INDEX = "model.safetensors.index.json"
-#: The numpy type that carries a safetensors type; types that numpy lacks, as their bits.
+#: The NumPy type of rows, by safetensors type; float16, bfloat16 and float8 are read as their bits.
 NUMPY_TYPES: dict[str, Any] = {
     "F32": np.float32,
     "F16": np.uint16,
@@ -26,7 +26,7 @@ NUMPY_TYPES: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A tensor as it lies in a file."""
+    """A tensor in a file: ``dtype`` is its safetensors type, ``offset`` its first byte in the file."""
 
     name: str
     file: Path
@@ -36,7 +36,7 @@ class StoredTensor:
 
     @property
     def rows(self) -> int:
-        """All dimensions but the last, as one. A vector is one row."""
+        """The product of all dimensions but the last; 1 for a vector."""
         return int(np.prod(self.shape[:-1], dtype=np.int64))
 
     @property
@@ -44,19 +44,19 @@ class StoredTensor:
         return self.shape[-1] if self.shape else 1
 
     def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Rows [first, first + count) as [count, columns] of the type in NUMPY_TYPES."""
+        """Return rows [first, first + count) as [count, columns] of the type in NUMPY_TYPES. Raises CheckpointError."""
         count = self.rows - first if count is None else count
-        kind = np.dtype(NUMPY_TYPES[self.dtype])
-        row = self.columns * kind.itemsize
-        data = read_bytes(self.file, self.offset + first * row, count * row)
-        if data.ctypes.data % kind.itemsize:
+        dtype = np.dtype(NUMPY_TYPES[self.dtype])
+        row_bytes = self.columns * dtype.itemsize
+        data = read_bytes(self.file, self.offset + first * row_bytes, count * row_bytes)
+        if data.ctypes.data % dtype.itemsize:
             data = data.copy()
-        rows: np.ndarray = data.view(kind).reshape(count, self.columns)
+        rows: np.ndarray = data.view(dtype).reshape(count, self.columns)
         return rows
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file of a checkpoint folder; raises CheckpointError."""
+    """Read a JSON object from a file of a checkpoint folder. Raises CheckpointError."""
     try:
         data = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
@@ -64,15 +64,16 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: cannot be read ({error})") from error
     if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected a JSON object")
+        raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
 
 
 def read_shards(path: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
-    """The weight files of a folder, as its index lists them where there is one, and every tensor in them.
+    """Return a folder's weight files and every tensor in them. If there is an index, only its files count.
 
     Raises:
-        CheckpointError: a file is absent, truncated or damaged, a tensor is stored twice, or the index names another file.
+        CheckpointError: a file is absent, truncated or damaged, a tensor is stored twice, or is not in the file that the
+            index names.
 
     """
     index = _read_index(path)
@@ -81,7 +82,7 @@ def read_shards(path: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
         if not file.is_file():
             raise CheckpointError(f"{file}: this shard is missing, though {INDEX} lists it")
     if not files:
-        raise CheckpointError(f"{path}: no .safetensors file; other weight formats are not read")
+        raise CheckpointError(f"{path}: no .safetensors file; other weight formats are not supported")
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in _read_header(file):
@@ -104,10 +105,10 @@ def _read_index(path: Path) -> dict[str, str] | None:
 
 
 def _read_header(file: Path) -> list[StoredTensor]:
-    """Safetensors checks header and file length; the offsets that it keeps to itself are read from the same header."""
+    """Read the header's entries after the safetensors library has checked it. The library does not give the offsets."""
     try:
+        # open() comes first: safetensors reports every file that it cannot open as absent.
         with open(file, "rb") as handle:
-            # Opened first: safetensors calls every file that it cannot open absent.
             with safe_open(file, "numpy"):
                 pass
             length = int.from_bytes(handle.read(8), "little")

@@ -1,4 +1,4 @@
-"""What conversion needs of a checkpoint, whatever format it has."""
+"""The interface between conversion and the checkpoint formats."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -11,20 +11,19 @@ from estream.models.config import TensorRef
 
 
 class SourceTensor(Protocol):
-    """A tensor of a checkpoint under its Hugging Face name."""
+    """A tensor of a checkpoint under its Hugging Face name. ``file`` is for messages."""
 
     @property
-    def file(self) -> Path:
-        """For messages."""
-        ...
+    def file(self) -> Path: ...
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
 
 class Codes(Protocol):
-    """Integers and scales that a source has already chosen: codes int8 [rows, columns] times scales, fp16 bits in uint16
-    [rows, columns / group].
+    """A quantised source's own codes int8 [rows, columns] and scales, fp16 bits in uint16 [rows, columns / group].
+
+    A value is its code times its scale.
     """
 
     @property
@@ -37,70 +36,73 @@ class Codes(Protocol):
 class CheckpointSource(Protocol):
     """A checkpoint in the vocabulary of Hugging Face: its ``config.json`` and its tensor names.
 
-    All tensor methods raise CheckpointError where the file cannot be read or holds what it must not.
+    All tensor methods raise CheckpointError where a file cannot be read or holds an unsupported value.
     """
 
     path: Path
     config: dict[str, Any]
-    #: What the user should know of this source: what it holds but cannot be taken over, and why.
+    #: Notes for the user: parts of the source that the package will not have, and why.
     notes: list[str]
 
     @property
     def tensors(self) -> Mapping[str, SourceTensor]: ...
 
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
-        """Refuse a checkpoint that does not hold exactly these tensors, in a shape and type that can be read."""
+        """Check that the checkpoint holds exactly the tensors of ``refs`` and ``ignored``, in supported shapes and types."""
         ...
 
     def dtype(self, ref: TensorRef) -> str:
-        """What ``read_rows`` gives: "float32", "float16" or "bfloat16"."""
+        """Return the type of ``read_rows``: "float32", "float16" or "bfloat16"."""
         ...
 
     def stored_as(self, ref: TensorRef) -> str:
-        """The type in the file, by its name there."""
+        """Return the name that the file's format has for the tensor's type."""
         ...
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
-        """Rows [first, first + count) as [count, columns]; bfloat16 and float16 as their bits in uint16. A vector is one
-        row. For a fused tensor, rows are counted within the part that ``ref`` names.
+        """Return rows [first, first + count) as [count, columns]; bfloat16 and float16 as their bits in uint16.
+
+        A vector is one row. For a fused tensor, rows are counted within the part that ``ref`` names.
         """
         ...
 
     def read_float32(self, ref: TensorRef) -> np.ndarray:
-        """A small tensor in float32, in its own shape, all of it finite, plus what ``ref`` says is added."""
+        """Return a small tensor as float32 in its own shape, plus ``ref.added``. Raises CheckpointError unless all finite."""
         ...
 
-    def codes(self, ref: TensorRef) -> tuple[int, int] | None:
-        """Bits of a tensor's codes and inputs that share a scale; None where its values are not codes times fp16 scales."""
+    def code_format(self, ref: TensorRef) -> tuple[int, int] | None:
+        """Return the bits of a tensor's codes and the inputs per scale; None if its values are not codes times fp16 scales."""
         ...
 
     def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> Codes | None:
-        """The codes of rows [first, first + count), for a tensor that has them; None where some of these do not fit a
-        package: a code beyond -8..7 or -127..127, or a scale that fp16 does not hold.
+        """Return the codes of rows [first, first + count) of a tensor that has codes.
+
+        None if a package cannot hold them: a code lies outside -8..7 (4 bits) or -127..127 (8 bits), or a scale outside the
+        range of fp16.
         """
         ...
 
     def fingerprint(self) -> dict[str, Any]:
-        """What identifies this source later."""
+        """Return what identifies the source, for the manifest (``host/fingerprint.py``)."""
         ...
 
     def extras(self) -> Iterator[tuple[str, bytes]]:
-        """Names and contents of the small files that go into the package as they are: tokenizer, chat template."""
+        """Yield names and contents of the files that the package copies: tokenizer and chat template."""
         ...
 
 
 def check_tensors(path: Path, tensors: Mapping[str, SourceTensor], refs: Iterable[TensorRef], ignored: frozenset[str]) -> None:
-    """Refuse a checkpoint that does not hold exactly these tensors.
+    """Check that a checkpoint holds exactly the tensors of ``refs`` and ``ignored``.
 
     Raises:
-        CheckpointError: names the first tensor that is missing, misshapen or left over.
+        CheckpointError: names the first tensor that is missing or unknown, or has another shape.
 
     """
     wanted = {ref.name: ref for ref in refs}
     for name, ref in wanted.items():
         tensor = tensors.get(name)
         if tensor is None:
-            raise CheckpointError(f"{path}: tensor '{name}' is missing; is a shard absent, or another model's?")
+            raise CheckpointError(f"{path}: tensor '{name}' is missing; is a shard absent, or from another model?")
         if tensor.shape != ref.shape:
             raise CheckpointError(f"{tensor.file.name}: tensor '{name}' is {tensor.shape}, expected {ref.shape}")
     left = sorted(set(tensors) - set(wanted) - ignored)

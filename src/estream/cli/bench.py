@@ -1,4 +1,4 @@
-"""``estream bench``: how fast prompts of given lengths are read, in llama-bench's form."""
+"""``estream bench``: prefill speed at given prompt lengths, in the form of llama-bench."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ from estream.package.package import Package, open_package
 
 
 class Form(StrEnum):
-    """How the rows are printed."""
+    """The output formats."""
 
     MD = "md"
     JSON = "json"
@@ -31,7 +31,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class Row:
-    """One test: the mean of its repetitions. Times in seconds, sizes in bytes, ``speed`` in tokens per second."""
+    """The means over the repetitions of one test. Times are in seconds, sizes in bytes, ``speed`` in tokens per second."""
 
     model: str
     size: int
@@ -63,7 +63,7 @@ def bench_command(
     activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, by kind of work.")] = False,
 ) -> None:
-    """Time prompts of random tokens, each different, on a loaded model; one prompt of each length first is not counted."""
+    """Time different prompts of random tokens on a loaded model, after one warm-up prompt of each length."""
     refuse_times("bench", device)
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
     options.check()
@@ -126,7 +126,7 @@ def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> R
 
 
 def _markdown(head: list[str], rows: list[list[str]], right: int) -> str:
-    """A table whose columns from ``right`` on are numbers."""
+    """A Markdown table; columns from ``right`` on are numbers, aligned to the right."""
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
 
     def line(cells: list[str]) -> str:

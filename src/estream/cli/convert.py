@@ -29,8 +29,8 @@ Soc = Annotated[
     str | None,
     typer.Option(
         "--soc",
-        help="Chips that a package for the NPU holds compiled graphs for, with commas between; none to compile when it is "
-        "loaded. By default all that are known.",
+        help="Chips that a package for the NPU holds compiled graphs for, separated by commas; 'none' compiles at loading. "
+        "By default all known chips.",
         show_default=False,
     ),
 ]
@@ -85,7 +85,7 @@ def synth_command(
 
 
 def socs(text: str | None) -> tuple[str, ...] | None:
-    """Chips by name; none for "none", all (None) where nothing was given."""
+    """Parse ``--soc``: names of chips, an empty tuple for "none", None (all known chips) if the option is not given."""
     if text is None:
         return None
     return () if text == "none" else tuple(part.strip() for part in text.split(","))

@@ -1,4 +1,4 @@
-"""``estream doctor``: what this machine offers."""
+"""``estream doctor``: the capabilities and limits of this machine."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ from estream.host.sizes import MiB, format_bytes
 _PROBE_BYTES = 256 * MiB
 _NPU = {
     "npu": "a Qualcomm NPU, ready",
-    "emulator": "none, but Qualcomm's emulator of one: right results, no speed",
+    "emulator": "none, but Qualcomm's emulator: correct results, no meaningful times",
     None: "none found; pip install 'estream[qnn]' brings Qualcomm's driver or its emulator",
 }
 
@@ -30,7 +30,7 @@ def doctor_command(
     folder: Annotated[Path, typer.Option("--folder", help="Where packages lie: its storage is probed with 256 MiB.")] = Path(),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Say what this machine offers: instruction sets, direct I/O, memory and CPU limits, storage speed, NPU."""
+    """Show what this machine offers: instruction sets, direct I/O, memory and CPU limits, storage speed, NPU."""
     if not folder.is_dir():
         raise EstreamError(f"{folder}: no such folder")
     facts = _facts(folder)
@@ -79,7 +79,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _probe_storage(folder: Path) -> dict[str, Any]:
-    """Write a temporary file, then read it past the page cache with one lane and with several."""
+    """Write a temporary file, then time direct reads of it with 1, 4 and 8 lanes."""
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".estream-doctor-") as file:
             block = np.random.default_rng(0).integers(0, 256, 16 * MiB, dtype=np.uint8)

@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def describe(package: Package) -> dict[str, Any]:
-    """What a package holds, as plain values."""
+    """Describe a package as JSON values."""
     manifest = package.manifest
     pages, sizes, weights, code_bytes = Counter[str](), Counter[str](), 0, 0
     for page in manifest.tape:
@@ -52,7 +52,7 @@ def describe(package: Package) -> dict[str, Any]:
 
 
 def inspect_command(path: PackagePath, as_json: Json = False) -> None:
-    """Say what is in a package; reads only its manifest."""
+    """Show what is in a package; reads only its manifest."""
     package = open_package(path)
     facts = describe(package)
     if as_json:

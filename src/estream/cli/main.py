@@ -1,4 +1,4 @@
-"""``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says what failed."""
+"""The command ``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says why."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ app.command("doctor")(doctor.doctor_command)
 
 
 def main() -> None:
-    """The console script."""
+    """Run the command line; the entry point of the console script."""
     logging.basicConfig(format="estream: %(message)s", level=logging.WARNING)
     logging.getLogger("estream").setLevel(logging.INFO)
     try:
@@ -59,7 +59,7 @@ def main() -> None:
     except (EstreamError, MemoryError) as error:
         _fail(str(error) or "out of memory", 1)
     except BrokenPipeError:
-        # The reader of our output has gone; what is buffered goes nowhere.
+        # Nothing reads our output any more. /dev/null takes the rest, so that the flush at exit does not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (OSError, UnicodeError) as error:

@@ -1,4 +1,4 @@
-"""How the command line speaks: results on standard output, progress and errors on standard error."""
+"""Output of the command line: results go to standard output, progress and errors to standard error."""
 
 import json
 import sys
@@ -12,29 +12,29 @@ from rich.table import Table
 
 from estream.conversion.convert import Progress as ProgressCallback
 
-# Paths and tokens are printed as they are: brackets in them are not markup.
+# Without markup, so that brackets in paths and tokens are printed.
 out = Console(highlight=False, markup=False, emoji=False)
 err = Console(stderr=True, highlight=False, markup=False, emoji=False)
 if not out.is_terminal:
-    # Nothing is wrapped in what other programs read.
+    # Other programs read this, so lines are not wrapped.
     out.width = 1000
 
 
 def say(text: str) -> None:
-    """A sentence on standard output, wrapped by the terminal alone."""
+    """Print a line to standard output; only the terminal wraps it."""
     out.print(text, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def print_pairs(title: str, rows: dict[str, str]) -> None:
-    """A small table of names and values."""
+    """Print a table of names and values."""
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim")
-    # A path or a name must never be cut short.
+    # Fold, since a truncated path or name is of no use.
     table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, value)
@@ -42,8 +42,8 @@ def print_pairs(title: str, rows: dict[str, str]) -> None:
 
 
 @contextmanager
-def progress(what: str) -> Iterator[ProgressCallback | None]:
-    """A progress bar with speed and an estimate of the time left, where standard error is a terminal."""
+def progress(description: str) -> Iterator[ProgressCallback | None]:
+    """Show a progress bar in bytes; yields its callback, or None if standard error is not a terminal."""
     if not err.is_terminal:
         yield None
         return
@@ -55,5 +55,5 @@ def progress(what: str) -> Iterator[ProgressCallback | None]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=err, transient=True) as bar:
-        task = bar.add_task(what, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

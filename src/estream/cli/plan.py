@@ -19,7 +19,7 @@ from estream.report.budget_picture import draw_budgets
 Memory = Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")]
 Threads = Annotated[int | None, typer.Option("--threads", help="Compute threads.")]
 Activations = Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")]
-#: The bar of the longest time in a table of budgets.
+#: Characters of the bar of the longest time in a table of budgets.
 _BAR = 40
 
 
@@ -46,7 +46,7 @@ def plan_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Say what would run within a budget, how long it would take, what limits it, and why; loads nothing."""
+    """Predict what would run within a budget, how long it takes, what limits it, and why; loads nothing."""
     options = LoadOptions(
         _size(memory),
         threads,
@@ -78,7 +78,7 @@ def tune_command(
     force: Annotated[bool, typer.Option("--force", help="Measure again, also where this machine was measured before.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure this machine for a package, once, and remember it; loading, running and planning use it from then on."""
+    """Measure this machine for a package once, and keep the result for loading, running and planning."""
     with err.status(f"measuring this machine for {path}"):
         profile, now = tune(path, memory, threads, activations, force)
     if as_json:
@@ -89,10 +89,10 @@ def tune_command(
 
 
 def profile_path(name: str) -> Path:
-    """A profile by its file, or by the name of one that comes with estream.
+    """Return a profile's file, from its path or from the name of a profile that comes with estream.
 
     Raises:
-        OptionError: there is neither.
+        OptionError: there is no such file and no such name.
 
     """
     if Path(name).exists():
@@ -111,7 +111,7 @@ def _size(text: str | None) -> int | None:
 def _lengths(text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise OptionError(f"--prompt-tokens must be whole numbers above 0 with commas between, not '{text}'")
+        raise OptionError(f"--prompt-tokens must be whole numbers above 0, separated by commas, not '{text}'")
     return [int(part) for part in parts]
 
 
@@ -123,8 +123,8 @@ def _facts(profile: Profile) -> dict[str, str]:
         rows[f"{lanes} lane{'s' if lanes > 1 else ''}"] = "   ".join(rates)
     tables = {"expert": costs["expert"]} | {f"{kind} attention": rows for kind, rows in costs["attention"].items()}
     for name, points in tables.items():
-        some = points[:: max(1, len(points) // 5)]
-        rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in some)
+        sample = points[:: max(1, len(points) // 5)]
+        rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in sample)
     rows["while reading"] = f"computing takes {storage.compute_slowdown:.2f} x as long"
     rows["while computing"] = f"reading takes {storage.read_slowdown:.2f} x as long"
     rows["kept in"] = str(store.path_of(profile.key))

@@ -1,4 +1,4 @@
-"""The prompt that a command is given: text, a file, a conversation, or a number of random ids."""
+"""The prompt options of a command: a text, a file, a conversation, or a number of random ids."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from estream.errors import OptionError, PromptError
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages for the model's chat template, and what else the template is to know."""
+    """Messages for the model's chat template, and the template's other variables."""
 
     messages: list[Any]
     variables: dict[str, Any] = field(default_factory=dict)
@@ -21,7 +21,7 @@ class Conversation:
 
 @dataclass(frozen=True)
 class GivenPrompt:
-    """The options of a command that say what to read; exactly one of them must be given."""
+    """The prompt options of a command; exactly one must be given."""
 
     prompt: str | None
     prompt_file: Path | None
@@ -31,11 +31,11 @@ class GivenPrompt:
 
 
 def one_prompt(given: GivenPrompt) -> str | Conversation | int:
-    """A text, a conversation, or how many random ids.
+    """Return the prompt: a text, a conversation, or a number of random ids.
 
     Raises:
-        OptionError: none or several of the options were given.
-        PromptError: a file cannot be read or does not hold what it should.
+        OptionError: none or several of the options are given.
+        PromptError: a file cannot be read, is not UTF-8, or does not hold messages.
 
     """
     if sum(value is not None for value in vars(given).values()) != 1:
@@ -43,7 +43,7 @@ def one_prompt(given: GivenPrompt) -> str | Conversation | int:
     if given.prompt is not None:
         return given.prompt
     if given.prompt_file is not None:
-        # Without the newline that editors put at the end.
+        # Editors add a newline at the end of a file.
         return _read_text(given.prompt_file).removesuffix("\n")
     if given.chat is not None:
         return Conversation([{"role": "user", "content": given.chat}])
@@ -56,7 +56,7 @@ def one_prompt(given: GivenPrompt) -> str | Conversation | int:
 
 
 def _read_text(path: Path) -> str:
-    """The text of a file, or of standard input for "-"."""
+    """Read the text of a file, or of standard input for "-"."""
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
     except UnicodeDecodeError as error:
@@ -66,7 +66,7 @@ def _read_text(path: Path) -> str:
 
 
 def _read_conversation(path: Path) -> Conversation:
-    """A list of messages, or an object with ``messages`` and what else the template is to know, such as ``tools``."""
+    """Read a list of messages, or an object with ``messages`` and other variables of the template, such as ``tools``."""
     try:
         data = json.loads(_read_text(path))
     except ValueError as error:
@@ -81,5 +81,5 @@ def _read_conversation(path: Path) -> Conversation:
 
 
 def random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:
-    """int32 [count] token ids, the same for the same seed."""
+    """Return random token ids, int32 [count]; equal seeds give equal ids."""
     return np.random.default_rng(seed).integers(0, vocabulary, count, dtype=np.int32)

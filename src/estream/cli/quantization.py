@@ -1,4 +1,4 @@
-"""How the command line tells what quantising cost."""
+"""Prints the errors of quantisation."""
 
 from rich.table import Table
 
@@ -7,14 +7,14 @@ from estream.package.quantization_report import QuantizationReport
 
 
 def summary(report: QuantizationReport) -> str:
-    """One line: the largest errors of any layer."""
+    """Return one line with the largest error of any layer."""
     layers = report.layers
     parts = [f"experts {max(x.experts for x in layers):.1%}", f"attention {max(x.attention for x in layers):.2%}"]
     return f"largest relative error of the weights: {', '.join(parts)}, head {report.head:.2%}" + outputs(report)
 
 
 def outputs(report: QuantizationReport) -> str:
-    """What a calibration text says of the experts' outputs; nothing without one."""
+    """Return the largest error of the experts' outputs on the calibration text; empty without calibration."""
     if report.calibration is None:
         return ""
     largest = max(x.outputs or 0.0 for x in report.layers)
@@ -24,12 +24,12 @@ def outputs(report: QuantizationReport) -> str:
 
 
 def largest_errors(report: QuantizationReport) -> dict[str, float]:
-    """The largest relative error of any layer's weights, by the kind of page."""
+    """Return the largest relative error of any layer's weights, by kind of page."""
     return {"attention": max(x.attention for x in report.layers), "expert": max(x.experts for x in report.layers)}
 
 
 def print_layers(report: QuantizationReport) -> None:
-    """A row a layer."""
+    """Print a table with one row per layer."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     for name in ("layer", "attention", "experts", "outputs"):
         table.add_column(name, justify="right")

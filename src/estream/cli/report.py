@@ -17,7 +17,7 @@ def report_command(
     output: Annotated[Path, typer.Option("-o", "--output", help="The picture: a .html page or a .png.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print where the time went as one JSON document.")] = False,
 ) -> None:
-    """Draw a timeline for people: where the time went, at one glance."""
+    """Draw the timeline of a run as a picture."""
     if output.suffix not in (".html", ".png"):
         raise OptionError(f"--output must end in .html or .png, not '{output.name}'")
     trace = read_trace(trace_file)

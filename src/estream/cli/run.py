@@ -80,7 +80,7 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         return model.render(given.messages, **given.variables)
     if isinstance(given, int):
         config = model.package.manifest.config
-        # Before they are made: a number may be too large for memory.
+        # Checked before the ids are made, since a large number would not fit into memory.
         if given > config.context:
             raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
         return random_ids(given, seed, config.vocabulary)

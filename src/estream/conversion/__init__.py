@@ -1,1 +1,1 @@
-"""From checkpoints, or from nothing, to packages."""
+"""Writes packages: from checkpoints, or with random weights."""

@@ -1,4 +1,4 @@
-"""From a checkpoint to a package, page by page, in bounded memory."""
+"""Converts a checkpoint to a package, page by page, in bounded memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from estream.checkpoint.left_out import left_out, refuse_another_head
+from estream.checkpoint.left_out import check_tied_head, left_out_notes
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
 from estream.conversion.npu.target import NPU_GROUP, NpuTarget
@@ -29,23 +29,28 @@ from estream.quantization.text import calibration_windows
 from estream.quantization.weights import PageWeights
 
 DEFAULT_BITS = 4
-#: Chosen by measured quality: docs/experiments.md.
+#: Chosen by measured quality (docs/experiments.md).
 DEFAULT_GROUP = 64
 DENSE_BITS = 8
-#: Three reads in flight keep a disk busy; what is ahead of packing is bounded.
+#: Three reads in flight keep a disk busy; the bytes bound the memory of pages read ahead of packing.
 READING = Limits(workers=3, bytes=64 * MiB)
 
-#: Called with bytes written so far and in all.
+#: Called with the bytes written so far and the bytes of the whole package.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """``bits`` of the experts (all else has 8), ``group`` inputs that share a scale, ``force`` to replace, ``calibrate`` a text
-    (or an ``.npy`` file of token ids) for whose activations the experts' codes are chosen.
+    """Options of a conversion.
 
-    Without a group it is that of the source where its codes can be kept, else DEFAULT_GROUP. ``soc`` names the chips that a
-    package for the NPU holds compiled graphs for; None for all that are known, none at all for compiling when it is loaded.
+    Args:
+        bits: of the experts' weights, 4 or 8; all other matrices have 8.
+        group: inputs that share a scale. None: the source's group if that keeps its codes, else DEFAULT_GROUP.
+        device: "cpu" or "qnn", the device that will run the package.
+        force: replace an existing package.
+        calibrate: a text, or an ``.npy`` file of token ids, for which the experts' 4-bit codes are chosen.
+        soc: for "qnn", the chips that the package holds compiled graphs for. None: all known chips; empty: compile at loading.
+
     """
 
     bits: int = DEFAULT_BITS
@@ -56,7 +61,7 @@ class ConvertOptions:
     soc: tuple[str, ...] | None = None
 
     def check(self) -> None:
-        """Raises OptionError."""
+        """Raise OptionError if an option has an unsupported value or contradicts another."""
         check_kernels()
         if self.bits not in (4, 8):
             raise OptionError(f"--bits must be 4 or 8, not {self.bits}")
@@ -66,7 +71,7 @@ class ConvertOptions:
             raise OptionError(f"--device must be cpu or qnn, not '{self.device}'")
         if self.device == "qnn" and self.group not in (None, NPU_GROUP):
             raise OptionError(
-                f"--group must be {NPU_GROUP} with --device qnn, not {self.group}: its graphs read groups of that"
+                f"--group must be {NPU_GROUP} with --device qnn, not {self.group}: the NPU's graphs read groups of {NPU_GROUP}"
             )
         if self.device == "cpu" and self.soc is not None:
             raise OptionError("--soc names chips with an NPU; give it with --device qnn")
@@ -77,14 +82,14 @@ class ConvertOptions:
 def convert(
     source: str | Path, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
 ) -> Package:
-    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of one that is split), to a package.
+    """Convert a Hugging Face folder or hub id, or a GGUF file (any part of a split one), to a package.
 
-    Memory stays bounded for a model of any size: a few pages are read ahead of packing and written behind it.
+    Memory does not grow with the model: only a few pages are read ahead of packing and written behind it.
 
     Raises:
-        CheckpointError: the checkpoint is unknown, incomplete or damaged, or holds a tensor that would go unread.
+        CheckpointError: the checkpoint is not supported, incomplete or damaged, or holds an unknown tensor.
         OptionError: an option or the destination cannot be used.
-        PackageError: writing failed. Nothing is left behind.
+        PackageError: writing failed. Nothing is left at the destination.
 
     """
     options = options or ConvertOptions()
@@ -130,7 +135,7 @@ def _calibration(
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:
-    """Every tensor, or part of one, that a package is made of."""
+    """Yield every tensor, or part of a tensor, that a package is made of."""
     yield from (tensors.embedding, tensors.final_norm, tensors.head)
     optional = [tensors.final_norm_bias, tensors.head_bias, tensors.repeated]
     for layer in tensors.layers:
@@ -175,17 +180,17 @@ class _Conversion:
                 for written, data in self._written(spec, self._packer.page(spec, rows)):
                     out.put(written, data)
                     self._advance(written.bytes)
-                # Large: not kept while the next are being read.
+                # Rows are large: drop them before waiting for the next page.
                 del rows
         self._writer.report = self._packer.report(self._config.layers)
         for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
             self._writer.add_file(name, content)
         matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
-        notes = [*matrices, *left_out(self._tensors.ignored), *self._checkpoint.notes]
+        notes = [*matrices, *left_out_notes(self._tensors.ignored), *self._checkpoint.notes]
         self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _written(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
-        """A packed page as the device reads it."""
+        """The pages of the device that a packed CPU page becomes."""
         if self._npu is None:
             yield spec, page
         else:
@@ -218,15 +223,15 @@ class _Conversion:
             file = self._checkpoint.tensors[ref.name].file.name
             raise CheckpointError(f"{file}: tensor '{ref.name}' holds values that are not finite")
         if self._tensors.repeated is not None:
-            refuse_another_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
+            check_tied_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
         return rows
 
 
 def all_finite(rows: np.ndarray, dtype: str) -> bool:
-    """Whether float32 values, or float16 or bfloat16 bits, are all finite."""
+    """Return whether all values are finite; ``rows`` holds float32, or the bits of float16 or bfloat16."""
     if dtype == "float32":
         return bool(np.isfinite(rows).all())
     exponent = np.uint16(0x7C00 if dtype == "float16" else 0x7F80)
-    # In pieces that stay in the cache.
+    # 64 rows at once, so that the intermediate results stay in the cache.
     pieces = (rows[at : at + 64] for at in range(0, len(rows), 64))
     return not any(((piece & exponent) == exponent).any() for piece in pieces)

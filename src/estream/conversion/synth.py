@@ -1,4 +1,4 @@
-"""Packages at published shapes with random weights: for benchmarks and capacity tests, without a download."""
+"""Writes packages of published shapes with random weights, for benchmarks and capacity tests without a download."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from estream.package.package import Package, open_package
 from estream.package.parts import FloatPart, MatrixPart
 from estream.package.writer import PackageSpec, embedding_rows_per_write, write_package
 
-#: Standard deviation of the weights, as in the initialisation of these models.
+#: Standard deviation of the weights: ``initializer_range`` of these models.
 _DEVIATION = 0.02
 _NOISE_BYTES = 64 << 20
 
@@ -63,15 +63,15 @@ def synthesize(
 
 
 class _RandomPages:
-    """Codes are cut from one block of noise at random places: as random as timing needs, at the speed of copying."""
+    """Random pages: codes are copied from random places of one block of noise, which is much faster than generating them."""
 
     def __init__(self, layers: int) -> None:
-        # What is added to the residual is scaled as in GPT-2: otherwise tokens grow alike with depth, and few experts are used.
-        self._outputs = (2 * layers) ** -0.5
+        # Output projections are scaled as in GPT-2. Otherwise tokens become similar in deep layers, and few experts are used.
+        self._output_scale = (2 * layers) ** -0.5
         self._rng = np.random.default_rng(0)
         self._noise = self._rng.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._normal = self._rng.standard_normal(1 << 22, dtype=np.float32)
-        # One buffer for all pages of a size: fresh memory would cost more than filling it.
+        # One buffer for all pages of a size, since fresh memory takes longer than filling it.
         self._buffers: dict[int, np.ndarray] = {}
 
     def _cut(self, source: np.ndarray, count: int) -> np.ndarray:
@@ -81,11 +81,12 @@ class _RandomPages:
         return source[start : start + count]
 
     def embedding(self, config: ModelConfig, rows: int) -> np.ndarray:
-        """bfloat16 bits [rows, hidden] of standard normal values."""
+        """Return standard normal values as bfloat16 bits, uint16 [rows, hidden]."""
         bits = self._normal.view(np.uint32) >> 16
         return self._cut(bits.astype(np.uint16), rows * config.hidden).reshape(rows, config.hidden)
 
     def page(self, spec: PageSpec) -> np.ndarray:
+        """Return a page, uint8 [spec.bytes], which stays valid until the next page of this size."""
         if spec.bytes not in self._buffers:
             self._buffers[spec.bytes] = np.zeros(spec.bytes, np.uint8)
         data = self._buffers[spec.bytes]
@@ -101,8 +102,8 @@ class _RandomPages:
         blocks = into.reshape(part.panels * part.groups, part.block_bytes)
         codes = part.block_bytes - 64
         blocks[:, :codes] = self._cut(self._noise, len(blocks) * codes).reshape(len(blocks), codes)
-        # Uniform codes have a deviation of 2^bits / sqrt(12).
-        deviation = _DEVIATION * (self._outputs if part.name in ("o", "down") else 1.0)
+        # The standard deviation of uniform codes is 2^bits / sqrt(12).
+        deviation = _DEVIATION * (self._output_scale if part.name in ("o", "down") else 1.0)
         scale = np.float16(deviation / (2**part.bits / 12**0.5))
         blocks[:, codes:].view(np.float16)[...] = scale
 

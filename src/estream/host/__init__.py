@@ -1,1 +1,1 @@
-"""The machine below: limits, disks, files, buffers, sizes."""
+"""The machine and its operating system: limits, disks, files, buffers, sizes."""

@@ -1,4 +1,4 @@
-"""Large buffers that are used again: under a hypervisor fresh memory costs more than what is read into it."""
+"""A pool of large buffers. In a virtual machine, the first use of fresh memory takes longer than reading a file into it."""
 
 from collections import deque
 
@@ -7,33 +7,33 @@ import numpy as np
 from estream.host.sizes import MiB, round_up
 
 ALIGNMENT = 4096
-#: Sizes are rounded up to this, so that a buffer fits the next of about its size.
+#: Sizes are rounded up to a multiple of this, so that a buffer serves requests of similar sizes.
 _STEP = MiB // 4
 _HUGE_PAGE = 2 * MiB
 
 
 class BufferPool:
-    """Gives out memory that comes back by itself as soon as no array refers to it any more.
+    """Lends buffers. A buffer returns to the pool when no array refers to it any more.
 
-    At most about ``kept`` bytes wait to be used again. Several threads may take buffers at once.
+    The pool keeps about ``kept`` bytes of unused buffers at most. Several threads may take buffers at once.
     """
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        # Its own operations are atomic; a lock could be taken by a finalizer inside of take().
+        # No lock: deque's operations are atomic, and a finalizer that runs inside take() would wait for the lock forever.
         self._free: deque[np.ndarray] = deque()
 
     def take(self, size: int) -> np.ndarray:
-        """uint8 [size] at an address that direct I/O accepts, with whatever was in it."""
+        """Return uint8 [size] at an address aligned for direct I/O. The content is undefined."""
         room = round_up(size, _STEP)
         return np.asarray(_Lease(self._free, self._unused(room)))[:size]
 
     def clear(self) -> None:
-        """Give back what is not in use."""
+        """Free the buffers that are not in use."""
         self._free.clear()
 
     def _unused(self, room: int) -> np.ndarray:
-        """A buffer of this size, the oldest of others given up where too many wait."""
+        """Take an unused buffer of this size, or allocate one. Drops the oldest unused buffers beyond ``kept`` bytes."""
         found, waiting = None, 0
         for _ in range(len(self._free)):
             try:
@@ -46,14 +46,14 @@ class BufferPool:
                 self._free.appendleft(memory)
         if found is not None:
             return found
-        # NumPy asks for huge pages, of which direct I/O has fewer to pin.
+        # NumPy asks for huge pages; direct I/O then pins fewer pages.
         raw = np.empty(room + _HUGE_PAGE, np.uint8)
         start = -raw.ctypes.data % _HUGE_PAGE
         return raw[start : start + room]
 
 
 class _Lease:
-    """What arrays over a buffer refer to; when the last of them goes, the buffer is free."""
+    """Owner of a lent buffer: arrays over the buffer refer to it, and its finalizer returns the buffer."""
 
     def __init__(self, free: deque[np.ndarray], memory: np.ndarray) -> None:
         self._free = free
@@ -64,5 +64,5 @@ class _Lease:
         self._free.append(self._memory)
 
 
-#: What a conversion reads and makes pages in.
+#: The buffers of a conversion, for reading and for pages.
 BUFFERS = BufferPool(64 * MiB)

@@ -1,4 +1,4 @@
-"""Writing a large file past the page cache, where the file system can."""
+"""Writing a large file with direct I/O, where the file system has it."""
 
 import mmap
 import os
@@ -17,9 +17,9 @@ _LARGE = 1 * MiB
 
 
 class DirectFile:
-    """Appends bytes past the page cache. Its length must be a multiple of 4096 when it is closed.
+    """Appends bytes past the page cache. The length must be a multiple of 4096 when the file is closed.
 
-    The page cache would hold a copy of a package that nothing reads again, and filling it costs more than the disk does.
+    Nothing reads a package again right after conversion, and copying it into the page cache takes longer than writing it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,7 +30,7 @@ class DirectFile:
         self.length = 0
 
     def write(self, data: np.ndarray) -> None:
-        """Append uint8 data: from where it is if it is large and aligned, through the buffer otherwise."""
+        """Append uint8 data. Large aligned data is written from its own memory, other data through a buffer."""
         done = 0
         if data.size >= _LARGE and data.ctypes.data % _BLOCK == 0 and self._filled % _BLOCK == 0:
             done = data.size // _BLOCK * _BLOCK
@@ -46,11 +46,11 @@ class DirectFile:
         self.length += data.size
 
     def pad(self, multiple: int) -> None:
-        """Append zeros up to a multiple."""
+        """Append zeros until the length is a multiple of ``multiple``."""
         self.write(np.zeros(-self.length % multiple, np.uint8))
 
     def sync(self) -> None:
-        """Bring everything to the disk."""
+        """Write everything to the disk and wait for it."""
         self._flush()
         os.fsync(self._handle)
 
@@ -61,7 +61,7 @@ class DirectFile:
     def _put(self, data: np.ndarray) -> None:
         while data.size:
             done = os.write(self._handle, data.data)
-            # Direct I/O goes on from an aligned place only.
+            # A direct write can only continue at an aligned offset.
             if done % _BLOCK:
                 os.lseek(self._handle, -(done % _BLOCK), os.SEEK_CUR)
                 done -= done % _BLOCK

@@ -1,4 +1,4 @@
-"""The disk below a package, and what control groups let this process read from it."""
+"""The disk that holds a package, and the control groups' limits on reading from it."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from estream.host.limits import cgroup_folders
 
 
 def disk_of(path: Path) -> str:
-    """The device number and, where the system tells it, the name of the disk that holds ``path``."""
+    """Return the device number of the disk that holds ``path`` and, if the system has it, the disk's name."""
     device = os.stat(path).st_dev
     number = system.device_number(device)
     link = Path("/sys/dev/block", number)
@@ -16,7 +16,7 @@ def disk_of(path: Path) -> str:
 
 
 def disk_limits(path: Path) -> dict[str, int]:
-    """Limits on reading from the disk below ``path``, of the tightest group: "rbps" bytes and "riops" requests per second."""
+    """Return the tightest limits on reads from the disk of ``path``: "rbps" in bytes, "riops" in requests per second."""
     device = os.stat(path).st_dev
     number = system.device_number(device)
     numbers = {number, _whole_disk(number)}
@@ -28,7 +28,7 @@ def disk_limits(path: Path) -> dict[str, int]:
 
 
 def _whole_disk(number: str) -> str:
-    """Limits are set on whole disks; a file system may lie on a partition of one."""
+    """The number of the disk that a partition belongs to, since limits apply to whole disks; "" for other devices."""
     folder = Path("/sys/dev/block", number).resolve()
     parent = folder.parent / "dev"
     return parent.read_text().strip() if (folder / "partition").exists() and parent.exists() else ""

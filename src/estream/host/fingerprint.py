@@ -1,4 +1,4 @@
-"""Knowing a checkpoint again: whether the source of a package has changed since the conversion."""
+"""Fingerprints of checkpoints: tell whether the source of a package has changed since the conversion."""
 
 import stat
 from pathlib import Path
@@ -13,7 +13,7 @@ _SAMPLE_BYTES = 64 << 10
 
 
 def _sampled_checksum(path: Path) -> str:
-    """XXH3-64 of the whole file, or of 64 blocks spread evenly over a large one: enough to tell other weights."""
+    """XXH3-64 of a small file, or of 64 evenly spaced blocks of a large one, which suffices to detect other weights."""
     size = path.stat().st_size
     with open(path, "rb") as file:
         if size <= _SAMPLES * _SAMPLE_BYTES:
@@ -28,7 +28,7 @@ def _sampled_checksum(path: Path) -> str:
 
 
 def take_fingerprint(kind: str, folder: Path, files: list[Path]) -> dict[str, Any]:
-    """What identifies a source: its folder and each file's size, time of change and sampled checksum."""
+    """Return the fingerprint of a source: its folder, and each file's size, time of change and sampled checksum."""
     return {
         "kind": kind,
         "name": folder.name,
@@ -45,9 +45,9 @@ def take_fingerprint(kind: str, folder: Path, files: list[Path]) -> dict[str, An
 
 
 def changed_file(source: dict[str, Any]) -> Path | None:
-    """The first file of a source that is still there but no longer what was converted.
+    """Return the first file of a source whose content differs from the fingerprint; None if there is none.
 
-    A source that has been moved or deleted has not changed; a file with another time but the same bytes has not either.
+    A moved or deleted file does not count as changed, nor a file with another time but the same checksum.
     """
     for name, known in source.get("files", {}).items():
         path = Path(str(source["folder"])) / str(name)
@@ -60,6 +60,6 @@ def changed_file(source: dict[str, Any]) -> Path | None:
             if now.st_size != known["bytes"] or _sampled_checksum(path) != known["checksum"]:
                 return path
         except OSError:
-            # Gone or out of reach: there is nothing to compare with.
+            # The file is gone or out of reach, so there is nothing to compare.
             continue
     return None

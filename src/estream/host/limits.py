@@ -1,4 +1,4 @@
-"""What this process may use: memory, processors."""
+"""The memory and the processors that this process may use."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,28 +8,28 @@ from estream.host.sizes import MiB
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
-#: A cgroup v1 limit at or above this means none.
+#: A cgroup v1 limit at or above this means no limit.
 _NO_LIMIT = 1 << 60
 
 
 def resident_bytes() -> int:
-    """Resident memory of this process now."""
+    """Return the bytes of this process in memory now."""
     return _native.process_memory()[0]
 
 
 def peak_resident_bytes() -> int:
-    """The most that was resident since the process began (or since its peak was reset)."""
+    """Return the most bytes of this process in memory since it began, or since its peak was reset."""
     return _native.process_memory()[1]
 
 
 def available_bytes() -> int:
-    """What the machine can give without swapping."""
+    """Return the bytes that the machine can give without swapping."""
     return _native.available_memory()
 
 
 @dataclass(frozen=True)
 class CgroupMemory:
-    """The tightest memory limit above this process: limit, what is in use, and the page cache in it that can go."""
+    """A control group's memory in bytes: its limit, its usage, and the part of it that is reclaimable page cache."""
 
     limit: int
     usage: int
@@ -41,10 +41,10 @@ class CgroupMemory:
 
 
 def cgroup_folders(controller: str) -> list[Path]:
-    """Folders of this process's control groups for a controller, leaf first: v1 hierarchy or v2."""
+    """Return the folders of this process's control groups for a controller, innermost first; cgroup v1 or v2."""
     folders: list[Path] = []
     listed = _PROC / "self/cgroup"
-    # Linux without control groups, or Windows.
+    # The file is absent on Windows, and on Linux without control groups.
     for line in listed.read_text().splitlines() if listed.exists() else ():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -55,7 +55,7 @@ def cgroup_folders(controller: str) -> list[Path]:
             continue
         for root in roots:
             folder = root / path.lstrip("/")
-            # Inside a container the path may be the host's, and only the mounted root is visible.
+            # In a container the path may be the host's; then only the mounted root is visible.
             chain = [folder, *folder.parents] if folder.is_dir() else [root]
             folders += [f for f in chain if f.is_dir() and (f == root or root in f.parents)]
     return folders
@@ -78,7 +78,7 @@ def _stat(path: Path, *keys: str) -> int:
 
 
 def cgroup_memory() -> CgroupMemory | None:
-    """The memory limit that would be hit first, or None where there is none."""
+    """Return the control group with the least free memory; None if none has a limit."""
     found: list[CgroupMemory] = []
     for folder in cgroup_folders("memory"):
         limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
@@ -92,29 +92,29 @@ def cgroup_memory() -> CgroupMemory | None:
 
 
 def free_bytes() -> int:
-    """What the machine, or the tightest control group, has free."""
+    """Return the free bytes of the machine or of the tightest control group, whichever has less."""
     group = cgroup_memory()
     return available_bytes() if group is None else min(available_bytes(), group.free)
 
 
 def largest_budget() -> int:
-    """Bytes that this process could grow to with nothing left for others."""
+    """Return the bytes that this process could grow to if it took all free memory."""
     return resident_bytes() + free_bytes()
 
 
 def default_budget() -> int:
-    """Bytes that this process may grow to: what is free, less a margin of 1/16 or 64 MiB."""
+    """Return the default budget: this process's memory and what is free, minus 1/16 of it and at least 64 MiB."""
     free = free_bytes()
     return resident_bytes() + free - max(64 * MiB, free // 16)
 
 
 def budget_of(memory: int | None) -> int:
-    """What a user asked for, at most what the machine has: more would only invite the kernel to end the process."""
+    """Return the budget for ``--memory``: at most what the machine has, since the kernel kills a process that takes more."""
     return default_budget() if memory is None else min(memory, largest_budget())
 
 
 def cpu_quota() -> float | None:
-    """Processors' worth of time that a cgroup grants, or None."""
+    """Return the tightest CPU quota of the control groups, in processors; None if there is none."""
     quotas = []
     for folder in cgroup_folders("cpu"):
         try:
@@ -127,7 +127,7 @@ def cpu_quota() -> float | None:
 
 
 def default_threads() -> int:
-    """Processors in the affinity mask, at most the whole ones of the cgroup's quota."""
+    """Return the number of processors in the affinity mask, at most the CPU quota rounded down, at least 1."""
     allowed = _native.usable_processors()
     quota = cpu_quota()
     return allowed if quota is None else max(1, min(allowed, int(quota)))

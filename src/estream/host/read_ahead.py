@@ -1,7 +1,7 @@
-"""Reading ahead and writing behind, each in threads of its own, while the caller computes in between.
+"""Reading ahead and writing behind in threads, while the caller computes.
 
-Order is kept and memory is bounded, so what comes out does not depend on the timing. An error on either side reaches the
-caller, and leaving a block, for whatever reason, ends its threads first.
+Both keep the order of jobs and bound the memory, so the result does not depend on timing. The caller gets the errors of either
+side. The threads end before their block does, also after an exception.
 """
 
 import queue
@@ -19,14 +19,14 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Limits:
-    """``workers`` jobs are read at once; ``bytes`` bounds what is read ahead, though one job may be larger."""
+    """``workers`` jobs are read at once. ``bytes`` bounds the jobs read ahead, but a single job may be larger."""
 
     workers: int
     bytes: int
 
 
 class ReadAhead(Generic[Job, Result]):
-    """Yields each job with its result, in order, while the next ones are being read."""
+    """Yields each job with its result, in order, while threads read the next jobs."""
 
     def __init__(self, jobs: Iterable[Job], read: Callable[[Job], Result], size: Callable[[Job], int], limits: Limits) -> None:
         self._jobs = iter(jobs)
@@ -52,11 +52,11 @@ class ReadAhead(Generic[Job, Result]):
             job, size, future = self._waiting.popleft()
             result = future.result()
             self._bytes -= size
-            # The caller computes with this one: the next may take its place.
+            # Read the next job while the caller computes with this one.
             self._submit()
             del future
             yield job, result
-            # Large: not kept while waiting for the next.
+            # Results are large: drop this one before waiting for the next.
             del result
 
     def _submit(self) -> None:
@@ -75,7 +75,7 @@ class ReadAhead(Generic[Job, Result]):
 
 
 class LastResult(Generic[Job, Result]):
-    """Calls ``read`` for a job unless it was the last one: neighbours that need parts of one thing read it once."""
+    """Caches the result of the last job, so that consecutive calls for the same job read once. Threads may share it."""
 
     def __init__(self, read: Callable[[Job], Result]) -> None:
         self._read = read
@@ -85,14 +85,14 @@ class LastResult(Generic[Job, Result]):
     def __call__(self, job: Job) -> Result:
         with self._lock:
             if self._last is None or self._last[0] != job:
-                # The old result may go before the new one comes.
+                # Free the old result before reading the new one.
                 self._last = None
                 self._last = job, self._read(job)
             return self._last[1]
 
 
 class WriteBehind(Generic[Job, Result]):
-    """Calls ``write`` for each job in order in a thread of its own, at most ``depth`` behind."""
+    """Calls ``write`` for each job, in order, in one thread. At most ``depth`` jobs wait."""
 
     def __init__(self, write: Callable[[Job, Result], None], depth: int = 4) -> None:
         self._write = write
@@ -105,7 +105,7 @@ class WriteBehind(Generic[Job, Result]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Waits for what was put. After an exception of the caller, what waits is not written any more."""
+        """Wait until all jobs are written. After an exception in the block, jobs that still wait are dropped."""
         if error is not None:
             self._error = self._error or error
         self._queue.put(None)
@@ -114,7 +114,7 @@ class WriteBehind(Generic[Job, Result]):
             self._check()
 
     def put(self, job: Job, result: Result) -> None:
-        """Hand over one job. Raises what an earlier ``write`` raised."""
+        """Queue a job. Raises the exception of an earlier ``write``, if there was one."""
         self._check()
         self._queue.put((job, result))
 
@@ -127,5 +127,5 @@ class WriteBehind(Generic[Job, Result]):
             if self._error is None:
                 try:
                     self._write(*item)
-                except BaseException as error:  # reaches the caller with its next call
+                except BaseException as error:  # put() or __exit__() raises it
                     self._error = error

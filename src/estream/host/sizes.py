@@ -1,4 +1,4 @@
-"""Sizes of memory as people write them."""
+"""Reading and writing sizes of memory, such as "1.5GiB"."""
 
 import operator
 import re
@@ -29,10 +29,10 @@ _UNITS = {
 
 
 def parse_bytes(text: str | SupportsIndex) -> int:
-    """Read "1GiB", "600 MiB", "1.5g" or a whole number of bytes.
+    """Parse "1GiB", "600 MiB", "1.5g" or a whole number of bytes.
 
     Raises:
-        OptionError: it is not a positive size below 1 PiB.
+        OptionError: the text is not a size, or the size is not positive or not below 1 PiB.
 
     """
     if not isinstance(text, str):
@@ -51,7 +51,7 @@ def parse_bytes(text: str | SupportsIndex) -> int:
 
 
 def format_bytes(size: float) -> str:
-    """Write a size with three significant digits: "1.23 GiB"."""
+    """Format a size with three significant digits: "1.23 GiB"."""
     for unit, name in ((GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
         if size >= unit:
             return f"{size / unit:.3g} {name}" if size < 1000 * unit else f"{size / unit:.0f} {name}"
@@ -59,5 +59,5 @@ def format_bytes(size: float) -> str:
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple that is not below value."""
+    """Return the smallest multiple of ``multiple`` that is at least ``value``."""
     return -(-value // multiple) * multiple

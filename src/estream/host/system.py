@@ -1,7 +1,7 @@
-"""What differs between operating systems, for Python; ``csrc/platform/`` is the same for native code.
+"""Python code that differs between operating systems; ``csrc/platform/`` is its counterpart in native code.
 
-Windows has no control groups, no direct writes and no locks on folders here: limits of job objects are not read, files are
-written through its cache, and a conversion is known to live by its process alone (docs/windows.md).
+On Windows estream reads no limits of job objects, writes files through the cache, and does not lock folders: it recognises a
+running conversion by its process number alone (docs/windows.md).
 """
 
 import os
@@ -16,86 +16,86 @@ if sys.platform == "win32":
     import platform
 
     def open_for_reading(path: Path, direct: bool) -> int:
-        """Open a file to be read once. Native readers read past the cache of Windows, Python through it."""
+        """Open a file to be read once. Python reads through Windows's cache; only native readers read past it."""
         del direct
         return os.open(path, os.O_RDONLY | os.O_BINARY | os.O_SEQUENTIAL)
 
     def open_for_writing(path: Path) -> int:
-        """Create or empty a file."""
+        """Create a file, or empty it."""
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_BINARY, 0o644)
 
     def read_at(handle: int, buffer: memoryview, offset: int) -> int:
-        """Read once into ``buffer``; the bytes read, 0 at the end of the file. Moves the handle's own position."""
+        """Read once into ``buffer``. Returns the number of bytes, 0 at the end of the file. Moves the handle's position."""
         os.lseek(handle, offset, os.SEEK_SET)
         with open(handle, "rb", buffering=0, closefd=False) as file:
             return file.readinto(buffer) or 0
 
     def forget(handle: int, offset: int, size: int) -> None:
-        """Nothing: cached pages of files are free memory to Windows, and count against no process."""
+        """Do nothing: Windows counts cached pages of files as free memory."""
 
     @contextmanager
     def hold_folder(folder: Path) -> Iterator[None]:
-        """Nothing: Windows locks no folders, and would not rename one that is open."""
+        """Do nothing: Windows cannot lock folders, and does not rename an open one."""
         del folder
         yield
 
     def is_held(folder: Path) -> bool:
-        """Never: see :func:`hold_folder`."""
+        """Return false: see :func:`hold_folder`."""
         del folder
         return False
 
     def sync_folder(path: Path) -> None:
-        """Nothing: NTFS keeps a journal of renames, and Windows opens no folders for this."""
+        """Do nothing: NTFS keeps a journal of renames, and Windows cannot open a folder for this."""
 
     def locking_limit() -> tuple[int | None, str]:
-        """Bytes that this process may lock into memory, None for any number, and where that is said."""
+        """Return the bytes that this process may lock into memory, None for no limit, and the limit's origin."""
         return None, "Windows enlarges the working set by what is locked"
 
     def processor_name() -> str:
-        """The processor's model name, or the architecture where the system does not tell."""
+        """Return the processor's model name, or the architecture if the system has no name."""
         return platform.processor() or platform.machine()
 
     def device_number(device: int) -> str:
-        """``st_dev`` in the system's own notation: the serial number of a volume."""
+        """Format ``st_dev`` in the system's notation: the serial number of a volume."""
         return f"{device:08X}"
 
     def call_after_fork(callback: Callable[[], None]) -> None:
-        """Nothing: Windows does not fork."""
+        """Do nothing: Windows does not fork."""
 
 else:
     import fcntl
     import resource
 
     def open_for_reading(path: Path, direct: bool) -> int:
-        """Open a file to be read once, past the page cache if ``direct`` and the file system can."""
+        """Open a file to be read once, for direct I/O if ``direct`` is true and the file system has it."""
         if direct:
             try:
                 return os.open(path, os.O_RDONLY | os.O_DIRECT)
             except OSError:
-                # The file system has no direct I/O; a file that cannot be opened fails here again.
+                # The file system has no direct I/O. If there is another reason, opening fails again.
                 return os.open(path, os.O_RDONLY)
         return os.open(path, os.O_RDONLY)
 
     def open_for_writing(path: Path) -> int:
-        """Create or empty a file, to be written past the page cache where the file system can."""
+        """Create a file, or empty it, for direct I/O if the file system has it."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
             return os.open(path, flags | os.O_DIRECT, 0o644)
         except OSError:
-            # The file system has no direct I/O; a target that cannot be written fails here again.
+            # The file system has no direct I/O. If there is another reason, opening fails again.
             return os.open(path, flags, 0o644)
 
     def read_at(handle: int, buffer: memoryview, offset: int) -> int:
-        """Read once into ``buffer``; the bytes read, 0 at the end of the file."""
+        """Read once into ``buffer``. Returns the number of bytes, 0 at the end of the file."""
         return os.preadv(handle, [buffer], offset)
 
     def forget(handle: int, offset: int, size: int) -> None:
-        """Tell the page cache that these bytes will not be needed again."""
+        """Drop these bytes from the page cache."""
         os.posix_fadvise(handle, offset, size, os.POSIX_FADV_DONTNEED)
 
     @contextmanager
     def hold_folder(folder: Path) -> Iterator[None]:
-        """Lock a folder until the block ends; the system lets go of it should this process be killed."""
+        """Lock a folder until the block ends. The system releases the lock if this process is killed."""
         handle = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -104,7 +104,7 @@ else:
             os.close(handle)
 
     def is_held(folder: Path) -> bool:
-        """Whether a process holds the folder; not where it is gone."""
+        """Return whether a process holds the folder; false if the folder is gone."""
         try:
             handle = os.open(folder, os.O_RDONLY)
         except FileNotFoundError:
@@ -118,7 +118,7 @@ else:
         return False
 
     def sync_folder(path: Path) -> None:
-        """Bring what was renamed in a folder to the disk."""
+        """Write renames in a folder to the disk."""
         handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
@@ -126,26 +126,26 @@ else:
             os.close(handle)
 
     def locking_limit() -> tuple[int | None, str]:
-        """Bytes that this process may lock into memory, None for any number, and where that is said."""
+        """Return the bytes that this process may lock into memory, None for no limit, and the limit's origin."""
         limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         return None if limit == resource.RLIM_INFINITY else limit, "ulimit -l"
 
     def processor_name() -> str:
-        """The processor's model name, or the architecture where the system does not tell."""
+        """Return the processor's model name, or the architecture if the system has no name."""
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
         return os.uname().machine
 
     def device_number(device: int) -> str:
-        """``st_dev`` in the system's own notation."""
+        """Format ``st_dev`` in the system's notation: major and minor number."""
         return f"{os.major(device)}:{os.minor(device)}"
 
     def call_after_fork(callback: Callable[[], None]) -> None:
-        """Have every forked child call this first."""
+        """Register a callback that runs in every forked child."""
         os.register_at_fork(after_in_child=callback)
 
 
 def process_lives(process: str) -> bool:
-    """Whether a process lives, by its number as text."""
+    """Return whether a process runs; ``process`` is its number as text."""
     return process.isdecimal() and len(process) < 10 and _native.process_lives(int(process))

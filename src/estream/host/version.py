@@ -1,4 +1,4 @@
-"""The version of estream that runs."""
+"""The version of estream."""
 
 from importlib.metadata import PackageNotFoundError, version
 

@@ -1,4 +1,4 @@
-"""Model families, one file each. A family reads a checkpoint's config and says where its tensors lie."""
+"""Model families, one file each. A family reads a checkpoint's config and names the tensors that hold its weights."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -9,7 +9,7 @@ from estream.models.config import ModelConfig, ModelTensors
 
 
 class Family(Protocol):
-    """What a family's module offers."""
+    """The interface of a family's module."""
 
     NAME: str
     ARCHITECTURES: tuple[str, ...]
@@ -39,7 +39,7 @@ FAMILIES: tuple[Family, ...] = tuple(cast("Family", import_module(f"{__name__}.{
 
 
 def family_of(values: Mapping[str, Any]) -> Family:
-    """The family of a checkpoint's ``config.json``.
+    """Return the family that reads a checkpoint's ``config.json``.
 
     Raises:
         CheckpointError: no family knows the architecture.
@@ -52,7 +52,7 @@ def family_of(values: Mapping[str, Any]) -> Family:
     known = ", ".join(name for family in FAMILIES for name in family.ARCHITECTURES)
     if not names:
         raise CheckpointError(
-            f"config.json: 'architectures' is missing, and 'model_type' {values.get('model_type')!r} alone does not say what "
-            f"the model is; name one of {known}"
+            f"config.json: 'architectures' is missing, and 'model_type' {values.get('model_type')!r} alone does not identify "
+            f"the model; add 'architectures' with one of {known}"
         )
     raise CheckpointError(f"config.json: architecture {', '.join(map(str, names))} is not supported; supported: {known}")

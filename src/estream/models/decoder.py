@@ -1,4 +1,4 @@
-"""What decoders of the usual build share: the sizes in ``config.json`` and the names of the tensors."""
+"""What most decoder families share: the sizes in ``config.json`` and the names of the tensors."""
 
 from collections.abc import Callable, Collection
 
@@ -19,16 +19,17 @@ from estream.models.config import (
 from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import read_rope
 
-#: What is said of tensors that are left out because they predict more than the next token.
-FURTHER_TOKENS = "for predicting several tokens at once"
+#: How ``ModelTensors.ignored`` describes the tensors of multi-token prediction.
+MTP_NOTE = "for multi-token prediction"
 
-#: How families spell the number of routed experts; a config may use any of them.
+#: The keys under which a config may give the number of routed experts.
 EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 class MoeNames(Struct, frozen=True):
-    """Tensor names below ``model.layers.N.``; ``{e}`` stands for the expert. ``fused`` is the prefix of fused tensors,
-    ``dense`` and ``shared`` those of dense layers' and shared experts' MLPs.
+    """Tensor names below ``model.layers.N.``; ``{e}`` stands for the expert's index.
+
+    ``fused`` is the prefix of fused expert tensors, ``dense`` of a dense layer's MLP, ``shared`` of a shared expert.
     """
 
     router: str
@@ -42,8 +43,8 @@ class MoeNames(Struct, frozen=True):
     correction: str = "mlp.gate.e_score_correction_bias"
 
 
-#: The names that most families use, in either layout of the experts.
-USUAL_NAMES = MoeNames(
+#: The names that most families use, whether a tensor holds one expert or all.
+DECODER_NAMES = MoeNames(
     router="mlp.gate",
     gate="mlp.experts.{e}.gate_proj",
     up="mlp.experts.{e}.up_proj",
@@ -53,42 +54,53 @@ USUAL_NAMES = MoeNames(
 
 
 def read_attention(hf: HfConfig, hidden: int, qk_norm: QkNorm = "none") -> AttentionConfig:
-    """Grouped-query attention without biases, scores scaled by the root of the head's size."""
+    """Read grouped-query attention without biases, with scores divided by the square root of ``head_dim``.
+
+    Raises:
+        CheckpointError: a setting is missing, has the wrong type, or is not supported.
+
+    """
     hf.require("hidden_act", "silu", "silu")
     heads = hf.integer("num_attention_heads")
     kv_heads = hf.integer("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise CheckpointError(f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    size = hf.head_dim(hidden, heads)
-    return AttentionConfig(heads, kv_heads, size, size, float(size**-0.5), read_rope(hf, size), qk_norm)
+    head_dim = hf.head_dim(hidden, heads)
+    return AttentionConfig(heads, kv_heads, head_dim, head_dim, float(head_dim**-0.5), read_rope(hf, head_dim), qk_norm)
 
 
-def read_moe(hf: HfConfig, width: str, normalise: bool) -> MoeConfig:
-    """Softmax routing; ``width`` is the key of the experts' intermediate size."""
+def read_moe(hf: HfConfig, intermediate_size_key: str, norm_topk_prob: bool) -> MoeConfig:
+    """Read softmax routing and the experts' sizes; the config has their intermediate size under ``intermediate_size_key``.
+
+    Raises:
+        CheckpointError: a setting is missing or has the wrong type, or a token needs more experts than there are.
+
+    """
     experts, top_k = hf.integer(*EXPERT_COUNTS), hf.integer("num_experts_per_tok")
     if top_k > experts:
         raise CheckpointError(f"config.json: num_experts_per_tok {top_k} exceeds num_experts {experts}")
-    return MoeConfig(experts, top_k, hf.integer(width), normalise)
+    return MoeConfig(experts, top_k, hf.integer(intermediate_size_key), norm_topk_prob)
 
 
-def read_groups(hf: HfConfig, moe: MoeConfig) -> MoeConfig:
-    """With the groups that experts are chosen from.
+def with_expert_groups(hf: HfConfig, moe: MoeConfig) -> MoeConfig:
+    """Add group-limited routing: a token's experts come from the ``topk_group`` best of ``n_group`` groups.
 
     Raises:
-        CheckpointError: they do not divide the experts, or hold too few.
+        CheckpointError: the groups do not divide the experts, or ``topk_group`` groups hold fewer experts than a token needs.
 
     """
-    groups, top_groups = hf.integer("n_group", default=1), hf.integer("topk_group", default=1)
-    if moe.experts % groups or groups > 64:
-        raise CheckpointError(f"config.json: 'n_group' {groups} must divide the {moe.experts} experts and be at most 64")
-    if top_groups > groups or moe.top_k > moe.experts // groups * top_groups:
+    n_group, topk_group = hf.integer("n_group", default=1), hf.integer("topk_group", default=1)
+    if moe.experts % n_group or n_group > 64:
+        raise CheckpointError(f"config.json: 'n_group' {n_group} must divide the {moe.experts} experts and be at most 64")
+    if topk_group > n_group or moe.top_k > moe.experts // n_group * topk_group:
         raise CheckpointError(
-            f"config.json: 'topk_group' {top_groups} of {groups} groups cannot give {moe.top_k} of {moe.experts} experts"
+            f"config.json: 'topk_group' {topk_group} of {n_group} groups cannot give {moe.top_k} of {moe.experts} experts"
         )
-    return replace(moe, n_group=groups, topk_group=top_groups)
+    return replace(moe, n_group=n_group, topk_group=topk_group)
 
 
 def read_decoder(family: str, hf: HfConfig, attention: AttentionConfig, moe: MoeConfig) -> ModelConfig:
+    """Read the sizes of a decoder with RMS norms whose layers all have experts. Raises CheckpointError."""
     return ModelConfig(
         family=family,
         hidden=hf.integer("hidden_size"),
@@ -103,7 +115,12 @@ def read_decoder(family: str, hf: HfConfig, attention: AttentionConfig, moe: Moe
 
 
 def with_dense_layers(hf: HfConfig, config: ModelConfig, layers: Collection[int]) -> ModelConfig:
-    """With these layers dense, of the width ``intermediate_size``."""
+    """Make these layers dense: one MLP of ``intermediate_size`` instead of experts.
+
+    Raises:
+        CheckpointError: no layer with experts is left, or ``intermediate_size`` is missing.
+
+    """
     if len(layers) == config.layers:
         raise CheckpointError("config.json: no layer has experts; estream runs mixtures of experts")
     if not layers:
@@ -111,33 +128,34 @@ def with_dense_layers(hf: HfConfig, config: ModelConfig, layers: Collection[int]
     return replace(config, intermediate_size=hf.integer("intermediate_size"), dense_layers=tuple(sorted(layers)))
 
 
-def with_window(config: ModelConfig, window: int, layers: Collection[int]) -> ModelConfig:
-    """With a sliding window in these layers. One as long as the context hides nothing."""
+def with_sliding_window(config: ModelConfig, window: int, layers: Collection[int]) -> ModelConfig:
+    """Give these layers a sliding window of ``window`` tokens."""
+    # A window as long as the context hides nothing.
     if window >= config.context or not layers:
         return config
     return replace(config, attention=replace(config.attention, sliding_window=window, sliding_layers=tuple(layers)))
 
 
-def read_layer_kinds(hf: HfConfig, names: tuple[str, str], default: Callable[[int], str]) -> tuple[int, ...]:
-    """Layers of the kind that ``names`` has first, as ``layer_types`` says, or ``default`` where it is absent.
+def layers_of_type(hf: HfConfig, types: tuple[str, str], default: Callable[[int], str]) -> tuple[int, ...]:
+    """Return the layers of type ``types[0]``. ``layer_types`` gives each layer's type, ``default`` where it is absent.
 
     Raises:
-        CheckpointError: it names other kinds, or not one for each layer.
+        CheckpointError: ``layer_types`` holds a type that is not in ``types``, or does not have one entry per layer.
 
     """
     layers = hf.integer("num_hidden_layers")
-    kinds = hf.values.get("layer_types") or [default(layer) for layer in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in names for kind in kinds):
-        raise CheckpointError(f"config.json: 'layer_types' must name {' or '.join(names)} for each layer, found {kinds!r}")
-    return tuple(layer for layer, kind in enumerate(kinds) if kind == names[0])
+    found = hf.values.get("layer_types") or [default(layer) for layer in range(layers)]
+    if not isinstance(found, list) or len(found) != layers or any(name not in types for name in found):
+        raise CheckpointError(f"config.json: 'layer_types' must name {' or '.join(types)} for each layer, found {found!r}")
+    return tuple(layer for layer, name in enumerate(found) if name == types[0])
 
 
-#: Gives the matrices and vectors of one layer's attention page, by part.
+#: Names the tensors of a layer's attention page, by part (``package/layout.py``).
 AttentionParts = Callable[[ModelConfig, int], dict[str, TensorRef]]
 
 
-def grouped_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
-    """Tensors of a layer with grouped-query attention."""
+def grouped_query_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
+    """Name the tensors of grouped-query attention in a layer."""
     attention, hidden, prefix = config.attention, config.hidden, f"model.layers.{layer}."
     parts: dict[str, TensorRef] = {}
     for name, outputs, inputs, bias in (
@@ -150,21 +168,20 @@ def grouped_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
         if bias:
             parts[f"{name}_bias"] = TensorRef(f"{prefix}self_attn.{name}_proj.bias", (outputs,))
     if attention.qk_norm != "none":
-        whole = attention.qk_norm == "projection"
-        widths = (attention.query_width, attention.key_width) if whole else (attention.head_dim, attention.head_dim)
-        for name, width in zip(("q_norm", "k_norm"), widths, strict=True):
-            parts[name] = TensorRef(f"{prefix}self_attn.{name}.weight", (width,))
+        by_head = attention.qk_norm == "head"
+        for name, projection in (("q_norm", attention.query_width), ("k_norm", attention.key_width)):
+            parts[name] = TensorRef(f"{prefix}self_attn.{name}.weight", (attention.head_dim if by_head else projection,))
     if attention.sinks:
         parts["sinks"] = TensorRef(f"{prefix}self_attn.sinks", (attention.heads,))
     return parts
 
 
 def decoder_tensors(
-    config: ModelConfig, names: MoeNames, available: frozenset[str], attention: AttentionParts = grouped_attention
+    config: ModelConfig, names: MoeNames, available: frozenset[str], attention: AttentionParts = grouped_query_attention
 ) -> ModelTensors:
-    """Where the weights lie, for either layout of the experts: a tensor each, or fused (gate first, then up).
+    """Name the tensors of a decoder. Experts may be single tensors or fused ones (gate rows first, then up rows).
 
-    Modules behind the last layer that predict further tokens at once are not used.
+    Multi-token prediction modules behind the last layer are ignored.
     """
     embedding = TensorRef("model.embed_tokens.weight", (config.vocabulary, config.hidden))
     head = TensorRef("lm_head.weight", (config.vocabulary, config.hidden))
@@ -177,17 +194,17 @@ def decoder_tensors(
         final_norm_bias=replace(norm, name="model.norm.bias") if config.norm == "layer" else None,
         head_bias=TensorRef("lm_head.bias", (config.vocabulary,)) if config.head_bias else None,
         repeated=head if config.tied_head and head.name in available else None,
-        ignored=_further_predictions(config, available),
+        ignored=_multi_token_prediction(config, available),
     )
 
 
-def _further_predictions(config: ModelConfig, available: frozenset[str]) -> dict[str, str]:
-    """Tensors of the modules for multi-token prediction, DeepSeek-V3's (arXiv 2412.19437), which lie as layers of their own."""
+def _multi_token_prediction(config: ModelConfig, available: frozenset[str]) -> dict[str, str]:
+    """Multi-token prediction as in DeepSeek-V3 (arXiv 2412.19437): each module is stored as one more layer."""
     index, prefixes = config.layers, []
     while f"model.layers.{index}.eh_proj.weight" in available:
         prefixes.append(f"model.layers.{index}.")
         index += 1
-    return {name: FURTHER_TOKENS for name in available if name.startswith(tuple(prefixes))}
+    return {name: MTP_NOTE for name in available if name.startswith(tuple(prefixes))}
 
 
 def _layer(
@@ -200,7 +217,7 @@ def _layer(
         if config.norm == "layer":
             parts[f"{part}_bias"] = TensorRef(f"{prefix}{name}.bias", (config.hidden,))
     if index in config.dense_layers:
-        return LayerTensors(parts, (), _plain_mlp(prefix + names.dense, config.hidden, config.intermediate_size))
+        return LayerTensors(parts, (), _mlp(prefix + names.dense, config.hidden, config.intermediate_size))
     moe = config.moe
     parts["router"] = TensorRef(f"{prefix}{names.router}.weight", (moe.experts, config.hidden))
     if moe.router_bias:
@@ -210,41 +227,44 @@ def _layer(
     return LayerTensors(
         parts,
         experts=_experts(config, names, prefix, available),
-        shared=_plain_mlp(prefix + names.shared, config.hidden, moe.shared_intermediate_size)
+        shared=_mlp(prefix + names.shared, config.hidden, moe.shared_intermediate_size)
         if moe.shared_intermediate_size
         else None,
         shared_gate=TensorRef(f"{prefix}{names.shared_gate}.weight", (1, config.hidden)) if moe.shared_gate else None,
     )
 
 
-def _plain_mlp(prefix: str, hidden: int, width: int) -> MlpTensors:
+def _mlp(prefix: str, hidden: int, intermediate_size: int) -> MlpTensors:
     return MlpTensors(
-        gate=TensorRef(f"{prefix}gate_proj.weight", (width, hidden)),
-        up=TensorRef(f"{prefix}up_proj.weight", (width, hidden)),
-        down=TensorRef(f"{prefix}down_proj.weight", (hidden, width)),
+        gate=TensorRef(f"{prefix}gate_proj.weight", (intermediate_size, hidden)),
+        up=TensorRef(f"{prefix}up_proj.weight", (intermediate_size, hidden)),
+        down=TensorRef(f"{prefix}down_proj.weight", (hidden, intermediate_size)),
     )
 
 
 def _experts(config: ModelConfig, names: MoeNames, prefix: str, available: frozenset[str]) -> tuple[MlpTensors, ...]:
-    hidden, width, experts = config.hidden, config.moe.intermediate_size, range(config.moe.experts)
+    hidden, intermediate_size, experts = config.hidden, config.moe.intermediate_size, range(config.moe.experts)
     gate_up, down = f"{prefix}{names.fused}gate_up_proj", f"{prefix}{names.fused}down_proj"
     if gate_up in available:
-        return tuple(fused_mlp(gate_up, down, len(experts), hidden, width, e) for e in experts)
+        return tuple(fused_mlp(gate_up, down, config, e) for e in experts)
     return tuple(
         MlpTensors(
-            gate=TensorRef(f"{prefix}{names.gate.format(e=e)}.weight", (width, hidden)),
-            up=TensorRef(f"{prefix}{names.up.format(e=e)}.weight", (width, hidden)),
-            down=TensorRef(f"{prefix}{names.down.format(e=e)}.weight", (hidden, width)),
+            gate=TensorRef(f"{prefix}{names.gate.format(e=e)}.weight", (intermediate_size, hidden)),
+            up=TensorRef(f"{prefix}{names.up.format(e=e)}.weight", (intermediate_size, hidden)),
+            down=TensorRef(f"{prefix}{names.down.format(e=e)}.weight", (hidden, intermediate_size)),
         )
         for e in experts
     )
 
 
-def fused_mlp(gate_up: str, down: str, experts: int, hidden: int, width: int, expert: int) -> MlpTensors:
-    """One expert of fused tensors [experts, 2 * width, hidden], gate first, and [experts, hidden, width]."""
-    both = (experts, 2 * width, hidden)
+def fused_mlp(gate_up: str, down: str, config: ModelConfig, expert: int) -> MlpTensors:
+    """One expert of the fused tensors ``gate_up`` [experts, 2 * intermediate_size, hidden], gate rows first, and ``down``
+    [experts, hidden, intermediate_size].
+    """
+    experts, intermediate_size = config.moe.experts, config.moe.intermediate_size
+    gate_up_shape = (experts, 2 * intermediate_size, config.hidden)
     return MlpTensors(
-        gate=TensorRef(gate_up, both, expert, 0, width),
-        up=TensorRef(gate_up, both, expert, width, width),
-        down=TensorRef(down, (experts, hidden, width), expert),
+        gate=TensorRef(gate_up, gate_up_shape, expert, 0, intermediate_size),
+        up=TensorRef(gate_up, gate_up_shape, expert, intermediate_size, intermediate_size),
+        down=TensorRef(down, (experts, config.hidden, intermediate_size), expert),
     )

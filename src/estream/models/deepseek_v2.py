@@ -1,5 +1,6 @@
-"""DeepSeek-V2 and V2-Lite (``DeepseekV2ForCausalLM``): latent attention, dense layers first, shared experts without a gate,
-and experts chosen from the best groups. Paper: arXiv 2405.04434.
+"""DeepSeek-V2 and V2-Lite (``DeepseekV2ForCausalLM``). Paper: arXiv 2405.04434.
+
+Latent attention; the first layers are dense; shared experts have no gate; routing may be limited to the best groups.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors, MoeConfig
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_decoder, read_groups, read_moe, with_dense_layers
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_decoder, read_moe, with_dense_layers, with_expert_groups
 from estream.models.huggingface import HfConfig
 from estream.models.latent import latent_attention, read_latent_attention
 
@@ -29,15 +30,16 @@ def _read_moe(hf: HfConfig) -> MoeConfig:
     hf.require("scoring_func", "softmax", "softmax")
     method = hf.one_of("topk_method", ("greedy", "group_limited_greedy"), "greedy")
     moe = read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", False))
-    # The models' own code scales only what it does not normalise. transformers scales always; no published model differs.
+    # The models' own code scales only weights that it does not normalise. transformers always scales. No published model
+    # has settings for which the two differ.
     moe = replace(
         moe,
         norm_topk_prob=moe.norm_topk_prob and moe.top_k > 1,
         routed_scaling_factor=1.0 if moe.norm_topk_prob and moe.top_k > 1 else hf.number("routed_scaling_factor", 1.0),
         shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts"),
     )
-    return read_groups(hf, moe) if method == "group_limited_greedy" else moe
+    return with_expert_groups(hf, moe) if method == "group_limited_greedy" else moe
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    return decoder_tensors(config, USUAL_NAMES, available, latent_attention)
+    return decoder_tensors(config, DECODER_NAMES, available, latent_attention)

@@ -1,5 +1,6 @@
-"""DeepSeek-V3 and Moonlight (``DeepseekV3ForCausalLM``): as DeepSeek-V2, but experts are scored by sigmoids, and chosen with
-a correction that balances their load. Paper: arXiv 2412.19437.
+"""DeepSeek-V3 and Moonlight (``DeepseekV3ForCausalLM``). Paper: arXiv 2412.19437.
+
+As DeepSeek-V2, but the router's scores are sigmoids, and a learnt bias on the scores balances the experts' load.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors, MoeConfig
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_decoder, read_groups, read_moe, with_dense_layers
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_decoder, read_moe, with_dense_layers, with_expert_groups
 from estream.models.huggingface import HfConfig
 from estream.models.latent import latent_attention, read_latent_attention
 
@@ -26,7 +27,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def read_corrected_moe(hf: HfConfig) -> MoeConfig:
-    """Sigmoid scores, with the correction ("noaux_tc") and shared experts."""
+    """Read sigmoid routing with correction bias ("noaux_tc") and shared experts. Raises CheckpointError."""
     hf.require("scoring_func", "sigmoid", "sigmoid")
     hf.require("topk_method", "noaux_tc", "noaux_tc")
     moe = replace(
@@ -35,8 +36,8 @@ def read_corrected_moe(hf: HfConfig) -> MoeConfig:
         routed_scaling_factor=hf.number("routed_scaling_factor", 1.0),
         correction_bias=True,
     )
-    return read_groups(hf, replace(moe, shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts")))
+    return with_expert_groups(hf, replace(moe, shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts")))
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    return decoder_tensors(config, USUAL_NAMES, available, latent_attention)
+    return decoder_tensors(config, DECODER_NAMES, available, latent_attention)

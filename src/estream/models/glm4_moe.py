@@ -1,5 +1,6 @@
-"""GLM-4.5 to 4.7 (``Glm4MoeForCausalLM``): grouped-query attention that rotates half of each head, and DeepSeek-V3's routing.
-Report: arXiv 2508.06471.
+"""GLM-4.5 to 4.7 (``Glm4MoeForCausalLM``). Report: arXiv 2508.06471.
+
+Grouped-query attention with rotary positions on half of each head, and DeepSeek-V3's routing.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, with_dense_layers
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, with_dense_layers
 from estream.models.deepseek_v3 import read_corrected_moe
 from estream.models.huggingface import HfConfig
 
@@ -26,4 +27,4 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    return decoder_tensors(config, USUAL_NAMES, available)
+    return decoder_tensors(config, DECODER_NAMES, available)

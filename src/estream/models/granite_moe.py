@@ -1,5 +1,6 @@
-"""Granite 3 MoE (``GraniteMoeForCausalLM``, ``GraniteMoeSharedForCausalLM``): embeddings, scores, residual and logits have
-factors, and a layer may have a shared MLP.
+"""Granite 3 MoE (``GraniteMoeForCausalLM``, ``GraniteMoeSharedForCausalLM``).
+
+Constant factors multiply embeddings, attention scores, residual additions and logits. A layer may have a shared MLP.
 """
 
 from collections.abc import Mapping
@@ -34,8 +35,8 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         output_bias=biased,
     )
     moe = replace(
-        # The softmax over the chosen logits is that over all, normalised.
-        read_moe(hf, "intermediate_size", normalise=True),
+        # Softmax over the top-k logits equals softmax over all logits, renormalised over the top k.
+        read_moe(hf, "intermediate_size", norm_topk_prob=True),
         shared_intermediate_size=hf.count("shared_intermediate_size"),
     )
     return replace(
@@ -47,24 +48,22 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    new = "model.layers.0.block_sparse_moe.router.weight" in available
-    found = decoder_tensors(config, replace(_NAMES, router="block_sparse_moe.router") if new else _NAMES, available)
+    transformers_5 = "model.layers.0.block_sparse_moe.router.weight" in available
+    names = replace(_NAMES, router="block_sparse_moe.router") if transformers_5 else _NAMES
+    found = decoder_tensors(config, names, available)
     return replace(found, layers=tuple(_layer(config, i, layer, available) for i, layer in enumerate(found.layers)))
 
 
 def _layer(config: ModelConfig, index: int, layer: LayerTensors, available: frozenset[str]) -> LayerTensors:
-    """Experts are fused under names of their own in older files; so are the shared MLP's gate and up."""
+    """The published files name the fused experts ``input_linear`` and ``output_linear``. The shared MLP's gate and up are
+    always fused.
+    """
     prefix, moe, hidden = f"model.layers.{index}.", config.moe, config.hidden
     if f"{prefix}{_NAMES.fused}gate_up_proj" not in available:
         gate_up, down = (f"{prefix}{name}.weight" for name in (_NAMES.gate, _NAMES.down))
-        experts = tuple(fused_mlp(gate_up, down, moe.experts, hidden, moe.intermediate_size, e) for e in range(moe.experts))
-        layer = replace(layer, experts=experts)
-    if moe.shared_intermediate_size:
-        both = TensorRef(
-            f"{prefix}shared_mlp.input_linear.weight",
-            (2 * moe.shared_intermediate_size, hidden),
-            all_rows=moe.shared_intermediate_size,
-        )
-        output = TensorRef(f"{prefix}shared_mlp.output_linear.weight", (hidden, moe.shared_intermediate_size))
-        layer = replace(layer, shared=MlpTensors(both, replace(both, first_row=moe.shared_intermediate_size), output))
+        layer = replace(layer, experts=tuple(fused_mlp(gate_up, down, config, e) for e in range(moe.experts)))
+    if intermediate_size := moe.shared_intermediate_size:
+        gate = TensorRef(f"{prefix}shared_mlp.input_linear.weight", (2 * intermediate_size, hidden), all_rows=intermediate_size)
+        down_proj = TensorRef(f"{prefix}shared_mlp.output_linear.weight", (hidden, intermediate_size))
+        layer = replace(layer, shared=MlpTensors(gate, replace(gate, first_row=intermediate_size), down_proj))
     return layer

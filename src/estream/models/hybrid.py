@@ -1,5 +1,5 @@
-"""Hybrids of linear attention by the gated delta rule (arXiv 2412.06464) and full attention with a gated output, which norms
-that store their weight less one stand in front of: what Qwen3-Next and Qwen3.5 share.
+"""What Qwen3-Next and Qwen3.5 share: most layers have linear attention by the gated delta rule (arXiv 2412.06464), the others
+full attention with an output gate. The checkpoint stores the weights of norms minus 1.
 """
 
 from msgspec.structs import replace
@@ -7,19 +7,19 @@ from msgspec.structs import replace
 from estream.errors import CheckpointError
 from estream.models.config import AttentionConfig, DeltaConfig, LayerTensors, ModelConfig, ModelTensors, MoeConfig, TensorRef
 from estream.models.decoder import (
-    FURTHER_TOKENS,
-    USUAL_NAMES,
+    DECODER_NAMES,
+    MTP_NOTE,
     AttentionParts,
     decoder_tensors,
-    grouped_attention,
+    grouped_query_attention,
+    layers_of_type,
     read_attention,
-    read_layer_kinds,
     read_moe,
 )
 from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import read_rope
 
-_NAMES = replace(USUAL_NAMES, shared="mlp.shared_expert.")
+_NAMES = replace(DECODER_NAMES, shared="mlp.shared_expert.")
 
 
 def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
@@ -38,20 +38,20 @@ def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
             f"config.json: linear attention with {delta} is not supported: linear_num_value_heads must be a multiple of "
             "linear_num_key_heads, linear_value_head_dim of 16, linear_key_head_dim at most 1024"
         )
-    kinds, interval = ("linear_attention", "full_attention"), hf.integer("full_attention_interval", default=4)
-    linear = read_layer_kinds(hf, kinds, lambda layer: kinds[(layer + 1) % interval == 0])
-    rope = read_rope(hf, attention.head_dim, partial=0.25)
-    return replace(attention, rope=rope, output_gate=True, delta=delta, delta_layers=linear)
+    types, interval = ("linear_attention", "full_attention"), hf.integer("full_attention_interval", default=4)
+    linear_layers = layers_of_type(hf, types, lambda layer: types[(layer + 1) % interval == 0])
+    rope = read_rope(hf, attention.head_dim, default_partial_rotary_factor=0.25)
+    return replace(attention, rope=rope, output_gate=True, delta=delta, delta_layers=linear_layers)
 
 
-def read_hybrid_moe(hf: HfConfig, normalise: bool) -> MoeConfig:
-    """Softmax routing, and a shared expert behind a gate."""
-    moe = read_moe(hf, "moe_intermediate_size", normalise)
+def read_hybrid_moe(hf: HfConfig, norm_topk_prob: bool) -> MoeConfig:
+    """Read softmax routing and a shared expert with a sigmoid gate. Raises CheckpointError."""
+    moe = read_moe(hf, "moe_intermediate_size", norm_topk_prob)
     return replace(moe, shared_intermediate_size=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
 
 
 def hybrid_tensors(config: ModelConfig, available: frozenset[str], projections: AttentionParts) -> ModelTensors:
-    """Where the weights lie; ``projections`` gives ``qkv``, ``z``, ``b`` and ``a`` of a layer with linear attention."""
+    """Name the tensors; ``projections`` names ``qkv``, ``z``, ``b`` and ``a`` of a layer with linear attention."""
 
     def attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
         if layer in config.attention.delta_layers:
@@ -59,28 +59,28 @@ def hybrid_tensors(config: ModelConfig, available: frozenset[str], projections: 
         return _gated_attention(config, layer)
 
     found = decoder_tensors(config, _NAMES, available, attention)
-    further = {name: FURTHER_TOKENS for name in available if name.startswith("mtp.")}
+    multi_token = {name: MTP_NOTE for name in available if name.startswith("mtp.")}
     return replace(
         found,
         final_norm=replace(found.final_norm, added=1.0),
-        layers=tuple(map(_with_whole_norms, found.layers)),
-        ignored={**found.ignored, **further},
+        layers=tuple(map(_with_one_added_to_norms, found.layers)),
+        ignored={**found.ignored, **multi_token},
     )
 
 
-def _with_whole_norms(layer: LayerTensors) -> LayerTensors:
+def _with_one_added_to_norms(layer: LayerTensors) -> LayerTensors:
     norms = ("input_norm", "post_norm", "q_norm", "k_norm")
     return replace(layer, parts={n: replace(ref, added=1.0) if n in norms else ref for n, ref in layer.parts.items()})
 
 
 def _gated_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
-    """Each head's rows of ``q_proj`` are its query and then its gate."""
+    """``q_proj`` has each head's query rows, then its gate rows."""
     attention = config.attention
-    parts, size = grouped_attention(config, layer), attention.head_dim
-    both = TensorRef(parts["q"].name, (2 * attention.query_width, config.hidden))
-    for part, first in (("q", 0), ("q_gate", size)):
-        order = tuple(2 * size * h + first + i for h in range(attention.heads) for i in range(size))
-        parts[part] = replace(both, order=order)
+    parts, head_dim = grouped_query_attention(config, layer), attention.head_dim
+    q_proj = TensorRef(parts["q"].name, (2 * attention.query_width, config.hidden))
+    for part, first in (("q", 0), ("q_gate", head_dim)):
+        order = tuple(2 * head_dim * head + first + i for head in range(attention.heads) for i in range(head_dim))
+        parts[part] = replace(q_proj, order=order)
     return parts
 
 

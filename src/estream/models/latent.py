@@ -1,8 +1,8 @@
-"""Multi-head latent attention as DeepSeek-V2 and V3 have it (arXiv 2405.04434): its sizes, scale and tensors.
+"""Multi-head latent attention of DeepSeek-V2 and V3 (arXiv 2405.04434): its sizes, scale and tensors.
 
-The checkpoint has each head's plain values first, then its rotated ones with the pairs side by side. Converting brings the
-rotated ones to the front, halves apart, in queries and keys alike: scores stay what they are, and one rotation serves all
-families.
+In the checkpoint each head has its values without position (``nope``) first, then its rotated values (``rope``), which rotate
+in pairs (2i, 2i + 1). Conversion puts the rotated values first, and pairs i with i + dims / 2, as in all other families. It
+reorders queries and keys in the same way, so scores do not change.
 """
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import read_rope, rope_parameters
 from estream.models.rope import yarn_magnitude
 
-#: What the norms of the latent values use, whatever the config says of the others.
+#: Epsilon of the norms of the latent values. The models' code fixes it; ``rms_norm_eps`` is for the other norms.
 _LATENT_NORM_EPS = 1e-6
 
 
@@ -23,58 +23,59 @@ def read_latent_attention(hf: HfConfig) -> AttentionConfig:
     hf.require("attention_bias", False, False)
     heads = hf.integer("num_attention_heads")
     hf.require("num_key_value_heads", heads, heads)
-    plain, rotated = hf.integer("qk_nope_head_dim"), hf.integer("qk_rope_head_dim")
-    size, value = plain + rotated, hf.integer("v_head_dim")
-    if size % 2 or max(size, value) > 256:
-        raise CheckpointError(f"config.json: heads of {size} and {value} values are not supported; even and at most 256 are")
-    rope = read_rope(hf, rotated)
+    qk_rope_head_dim, v_head_dim = hf.integer("qk_rope_head_dim"), hf.integer("v_head_dim")
+    qk_head_dim = hf.integer("qk_nope_head_dim") + qk_rope_head_dim
+    if qk_head_dim % 2 or max(qk_head_dim, v_head_dim) > 256:
+        raise CheckpointError(
+            f"config.json: heads of {qk_head_dim} (qk_nope_head_dim + qk_rope_head_dim) and {v_head_dim} (v_head_dim) values "
+            "are not supported; the first must be even, both at most 256"
+        )
     return AttentionConfig(
         heads=heads,
         kv_heads=heads,
-        head_dim=size,
-        value_dim=value,
-        scale=size**-0.5 * _sharpening(hf),
-        rope=rope,
+        head_dim=qk_head_dim,
+        value_dim=v_head_dim,
+        scale=qk_head_dim**-0.5 * _yarn_score_factor(hf),
+        rope=read_rope(hf, qk_rope_head_dim),
         latent=LatentConfig(hf.integer("kv_lora_rank"), hf.count("q_lora_rank"), _LATENT_NORM_EPS),
     )
 
 
-def _sharpening(hf: HfConfig) -> float:
-    """The factor of the scores where YaRN has ``mscale_all_dim``: its square sharpens queries and keys, as the models'
-    own code computes it. Not every release of transformers does.
+def _yarn_score_factor(hf: HfConfig) -> float:
+    """The models' own code multiplies the scores by this where YaRN has ``mscale_all_dim``. Not every release of
+    transformers does.
     """
     parameters = HfConfig(rope_parameters(hf))
-    weight = parameters.number("mscale_all_dim", 0.0)
-    return yarn_magnitude(parameters.number("factor"), weight) ** 2 if weight else 1.0
+    mscale_all_dim = parameters.number("mscale_all_dim", 0.0)
+    return yarn_magnitude(parameters.number("factor"), mscale_all_dim) ** 2 if mscale_all_dim else 1.0
 
 
 def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
-    """Tensors of a layer with latent attention."""
+    """Name the tensors of latent attention in a layer."""
     attention, hidden = config.attention, config.hidden
-    latent, rotated = attention.latent, attention.rope.dims
+    latent, rope_dim = attention.latent, attention.rope.dims
     assert latent is not None
-    plain, value = attention.head_dim - rotated, attention.value_dim
+    nope_dim, v_dim, heads = attention.head_dim - rope_dim, attention.value_dim, range(attention.heads)
     attn = f"model.layers.{layer}.self_attn."
-    halves = tuple(range(0, rotated, 2)) + tuple(range(1, rotated, 2))
-    queries = tuple(
-        h * attention.head_dim + i for h in range(attention.heads) for i in (*(plain + j for j in halves), *range(plain))
-    )
+    rope_order = (*range(0, rope_dim, 2), *range(1, rope_dim, 2))
+    head_order = (*(nope_dim + i for i in rope_order), *range(nope_dim))
+    q_order = tuple(head * attention.head_dim + i for head in heads for i in head_order)
     if latent.q_lora_rank:
         parts = {
             "q_a": TensorRef(f"{attn}q_a_proj.weight", (latent.q_lora_rank, hidden)),
             "q_a_norm": TensorRef(f"{attn}q_a_layernorm.weight", (latent.q_lora_rank,)),
-            "q": TensorRef(f"{attn}q_b_proj.weight", (attention.query_width, latent.q_lora_rank), order=queries),
+            "q": TensorRef(f"{attn}q_b_proj.weight", (attention.query_width, latent.q_lora_rank), order=q_order),
         }
     else:
-        parts = {"q": TensorRef(f"{attn}q_proj.weight", (attention.query_width, hidden), order=queries)}
-    down = TensorRef(f"{attn}kv_a_proj_with_mqa.weight", (latent.kv_lora_rank + rotated, hidden))
-    both = plain + value
-    up = TensorRef(f"{attn}kv_b_proj.weight", (attention.heads * both, latent.kv_lora_rank))
+        parts = {"q": TensorRef(f"{attn}q_proj.weight", (attention.query_width, hidden), order=q_order)}
+    kv_a = TensorRef(f"{attn}kv_a_proj_with_mqa.weight", (latent.kv_lora_rank + rope_dim, hidden))
+    kv_dim = nope_dim + v_dim
+    kv_b = TensorRef(f"{attn}kv_b_proj.weight", (attention.heads * kv_dim, latent.kv_lora_rank))
     return parts | {
-        "kv_a": replace(down, all_rows=latent.kv_lora_rank),
-        "k_rope": replace(down, first_row=latent.kv_lora_rank, all_rows=rotated, order=halves),
+        "kv_a": replace(kv_a, all_rows=latent.kv_lora_rank),
+        "k_rope": replace(kv_a, first_row=latent.kv_lora_rank, all_rows=rope_dim, order=rope_order),
         "kv_a_norm": TensorRef(f"{attn}kv_a_layernorm.weight", (latent.kv_lora_rank,)),
-        "k": replace(up, order=tuple(h * both + i for h in range(attention.heads) for i in range(plain))),
-        "v": replace(up, order=tuple(h * both + plain + i for h in range(attention.heads) for i in range(value))),
+        "k": replace(kv_b, order=tuple(head * kv_dim + i for head in heads for i in range(nope_dim))),
+        "v": replace(kv_b, order=tuple(head * kv_dim + nope_dim + i for head in heads for i in range(v_dim))),
         "o": TensorRef(f"{attn}o_proj.weight", (hidden, attention.output_width)),
     }

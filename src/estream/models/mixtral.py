@@ -1,6 +1,4 @@
-"""Mixtral (``MixtralForCausalLM``): few, large experts; the weights of a token's experts sum to 1.
-Paper: arXiv 2401.04088.
-"""
+"""Mixtral (``MixtralForCausalLM``): 8 large experts, 2 per token, whose weights sum to 1. Paper: arXiv 2401.04088."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +6,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window
+from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_sliding_window
 from estream.models.huggingface import HfConfig
 
 NAME = "mixtral"
@@ -28,11 +26,11 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     hf = HfConfig(values)
     hf.require("attention_bias", False, False)
     attention = read_attention(hf, hf.integer("hidden_size"))
-    config = read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", normalise=True))
+    config = read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", norm_topk_prob=True))
     window = hf.count("sliding_window")
-    return with_window(config, window, range(config.layers) if window else ())
+    return with_sliding_window(config, window, range(config.layers) if window else ())
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    new = "model.layers.0.mlp.gate.weight" in available
-    return decoder_tensors(config, replace(_NAMES, router="mlp.gate") if new else _NAMES, available)
+    transformers_5 = "model.layers.0.mlp.gate.weight" in available
+    return decoder_tensors(config, replace(_NAMES, router="mlp.gate") if transformers_5 else _NAMES, available)

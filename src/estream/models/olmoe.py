@@ -1,5 +1,6 @@
-"""OLMoE (``OlmoeForCausalLM``): every layer is a mixture of experts, and queries and keys are normalised over the whole
-projection before they are split into heads. Paper: arXiv 2409.02060.
+"""OLMoE (``OlmoeForCausalLM``). Paper: arXiv 2409.02060.
+
+Every layer is a mixture of experts. Norms act on the whole query and key projections, before they are split into heads.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, read_moe
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, read_moe
 from estream.models.huggingface import HfConfig
 
 NAME = "olmoe"
@@ -25,4 +26,4 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    return decoder_tensors(config, USUAL_NAMES, available)
+    return decoder_tensors(config, DECODER_NAMES, available)

@@ -1,5 +1,6 @@
-"""Phi-3.5-MoE (``PhimoeForCausalLM``): layer norms with biases, biases everywhere, LongRoPE, and two experts a token, chosen
-by sparsemixer. Papers: arXiv 2404.14219, GRIN (arXiv 2409.12136).
+"""Phi-3.5-MoE (``PhimoeForCausalLM``). Papers: arXiv 2404.14219, GRIN (arXiv 2409.12136).
+
+Layer norms, biases on attention and head, LongRoPE, and two experts per token, which sparsemixer chooses.
 """
 
 from collections.abc import Mapping
@@ -8,7 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_window
+from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_sliding_window
 from estream.models.huggingface import HfConfig
 
 NAME = "phimoe"
@@ -30,15 +31,15 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     biased = hf.flag("attention_bias", False)
     attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=biased, output_bias=biased)
     moe = replace(
-        read_moe(hf, "intermediate_size", normalise=False),
+        read_moe(hf, "intermediate_size", norm_topk_prob=False),
         scoring="sparsemixer",
         router_jitter_noise=hf.number("router_jitter_noise", 0.01),
     )
     config = replace(read_decoder(NAME, hf, attention, moe), norm="layer", head_bias=hf.flag("lm_head_bias", False))
     window = hf.count("sliding_window")
-    return with_window(config, window, range(config.layers) if window else ())
+    return with_sliding_window(config, window, range(config.layers) if window else ())
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    new = "model.layers.0.mlp.router.weight" in available
-    return decoder_tensors(config, replace(_NAMES, router="mlp.router") if new else _NAMES, available)
+    transformers_5 = "model.layers.0.mlp.router.weight" in available
+    return decoder_tensors(config, replace(_NAMES, router="mlp.router") if transformers_5 else _NAMES, available)

@@ -1,4 +1,4 @@
-"""Published shapes: ``config.json`` of models, as far as the shape is concerned."""
+"""Shapes of published models: the entries of their ``config.json`` that determine sizes and routing."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,5 +1,6 @@
-"""Qwen1.5-MoE and Qwen2-MoE (``Qwen2MoeForCausalLM``): beside the chosen experts a shared one serves every token, behind a
-gate of its own, and queries, keys and values have biases. Paper: arXiv 2407.10671.
+"""Qwen1.5-MoE and Qwen2-MoE (``Qwen2MoeForCausalLM``). Paper: arXiv 2407.10671.
+
+A shared expert with a sigmoid gate serves every token beside the routed experts. Queries, keys and values have biases.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from estream.errors import CheckpointError
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import (
-    USUAL_NAMES,
+    DECODER_NAMES,
     decoder_tensors,
     read_attention,
     read_decoder,
@@ -22,7 +23,7 @@ from estream.models.huggingface import HfConfig
 NAME = "qwen2_moe"
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
 
-_NAMES = replace(USUAL_NAMES, shared="mlp.shared_expert.")
+_NAMES = replace(DECODER_NAMES, shared="mlp.shared_expert.")
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -36,12 +37,17 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def dense_layers(hf: HfConfig) -> set[int]:
-    """Layers that ``mlp_only_layers`` names, and those between every ``decoder_sparse_step``-th."""
-    layers, step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", default=1)
-    named = hf.values.get("mlp_only_layers") or []
-    if not isinstance(named, list) or not all(isinstance(n, int) and 0 <= n < layers for n in named):
-        raise CheckpointError(f"config.json: 'mlp_only_layers' must list layers in 0..{layers - 1}, found {named!r}")
-    return {n for n in range(layers) if n in named or (n + 1) % step}
+    """Return the layers in ``mlp_only_layers``, and those whose number, from 1, ``decoder_sparse_step`` does not divide.
+
+    Raises:
+        CheckpointError: ``mlp_only_layers`` is not a list of layers of the model.
+
+    """
+    layers, sparse_step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", default=1)
+    mlp_only = hf.values.get("mlp_only_layers") or []
+    if not isinstance(mlp_only, list) or not all(isinstance(n, int) and 0 <= n < layers for n in mlp_only):
+        raise CheckpointError(f"config.json: 'mlp_only_layers' must list layers in 0..{layers - 1}, found {mlp_only!r}")
+    return {n for n in range(layers) if n in mlp_only or (n + 1) % sparse_step}
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

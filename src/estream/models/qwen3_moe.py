@@ -1,12 +1,10 @@
-"""Qwen3-MoE (``Qwen3MoeForCausalLM``): many small experts, and queries and keys are normalised within each head.
-Paper: arXiv 2505.09388.
-"""
+"""Qwen3-MoE (``Qwen3MoeForCausalLM``): 128 small experts, norms on each query and key head. Paper: arXiv 2505.09388."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import USUAL_NAMES, decoder_tensors, read_attention, read_decoder, read_moe, with_dense_layers
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, read_moe, with_dense_layers
 from estream.models.huggingface import HfConfig
 from estream.models.qwen2_moe import dense_layers
 
@@ -25,4 +23,4 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
-    return decoder_tensors(config, USUAL_NAMES, available)
+    return decoder_tensors(config, DECODER_NAMES, available)

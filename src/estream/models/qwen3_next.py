@@ -1,6 +1,4 @@
-"""Qwen3-Next (``Qwen3NextForCausalLM``): three of four layers have linear attention, whose projections are stored together, key
-head by key head.
-"""
+"""Qwen3-Next (``Qwen3NextForCausalLM``): three of four layers have linear attention, with fused projections."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,26 +27,29 @@ def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:
 
 
 def _projections(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
-    """Rows of ``in_proj_qkvz`` and ``in_proj_ba`` are grouped by key head."""
+    """``in_proj_qkvz`` has the q, k, v and z rows of the first key head, then those of the second; likewise ``in_proj_ba``."""
     delta, hidden = config.attention.delta, config.hidden
     assert delta is not None
-    attn, group = f"model.layers.{layer}.linear_attn.", delta.value_heads // delta.key_heads
-    mixed = TensorRef(f"{attn}in_proj_qkvz.weight", (delta.conv_dim + delta.value_width, hidden))
-    gates = TensorRef(f"{attn}in_proj_ba.weight", (2 * delta.value_heads, hidden))
-    q, k, v, z = _grouped(delta.key_heads, (delta.key_dim, delta.key_dim, group * delta.value_dim, group * delta.value_dim))
-    b, a = _grouped(delta.key_heads, (group, group))
+    attn, values_per_key = f"model.layers.{layer}.linear_attn.", delta.value_heads // delta.key_heads
+    qkvz = TensorRef(f"{attn}in_proj_qkvz.weight", (delta.conv_dim + delta.value_width, hidden))
+    ba = TensorRef(f"{attn}in_proj_ba.weight", (2 * delta.value_heads, hidden))
+    value_rows = values_per_key * delta.value_dim
+    q, k, v, z = _split_by_head(delta.key_heads, (delta.key_dim, delta.key_dim, value_rows, value_rows))
+    b, a = _split_by_head(delta.key_heads, (values_per_key, values_per_key))
     return {
-        "qkv": replace(mixed, order=q + k + v),
-        "z": replace(mixed, order=z),
-        "b": replace(gates, order=b),
-        "a": replace(gates, order=a),
+        "qkv": replace(qkvz, order=q + k + v),
+        "z": replace(qkvz, order=z),
+        "b": replace(ba, order=b),
+        "a": replace(ba, order=a),
     }
 
 
-def _grouped(heads: int, widths: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The rows of each kind, where every head has its rows of the first kind, then of the second, ..."""
-    step, starts = sum(widths), [sum(widths[:n]) for n in range(len(widths))]
+def _split_by_head(heads: int, counts: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The rows of each projection in a fused one, where each head has ``counts[0]`` rows of the first, then ``counts[1]`` of
+    the second, and so on.
+    """
+    head_rows, starts = sum(counts), [sum(counts[:n]) for n in range(len(counts))]
     return [
-        tuple(step * head + start + i for head in range(heads) for i in range(width))
-        for start, width in zip(starts, widths, strict=True)
+        tuple(head_rows * head + start + i for head in range(heads) for i in range(count))
+        for start, count in zip(starts, counts, strict=True)
     ]

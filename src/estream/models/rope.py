@@ -1,4 +1,4 @@
-"""Rotary positions and the ways of stretching them beyond the context that a model was trained on."""
+"""Rotary positions (RoPE), and the ways to stretch them beyond the context that a model was trained on."""
 
 import math
 from typing import Annotated, Literal
@@ -40,7 +40,7 @@ class RopeConfig(Record, frozen=True):
 
 
 class Rope:
-    """Angles of positions. Every result depends on a token's position and its own prompt's length alone."""
+    """Cosines and sines of a token's position. They depend on nothing else but the length of the token's own prompt."""
 
     def __init__(self, config: RopeConfig) -> None:
         self._config = config
@@ -54,10 +54,10 @@ class Rope:
 
         Args:
             positions: int32 [tokens].
-            lengths: int32 [tokens], of the prompt that each token belongs to. LongRoPE has one set of frequencies for
-                prompts within the original context and another for longer ones (Y. Ding et al., arXiv 2402.13753).
-            cosine: where cosines go.
-            sine: where sines go.
+            lengths: int32 [tokens], the length of each token's prompt. LongRoPE has one set of frequencies for prompts
+                within the original context and another for longer ones (Y. Ding et al., arXiv 2402.13753).
+            cosine: receives cosines times the magnitude.
+            sine: receives sines times the magnitude.
 
         """
         config = self._config
@@ -74,44 +74,44 @@ class Rope:
             sine *= magnitude
 
 
-def yarn_magnitude(factor: float, weight: float = 1.0) -> float:
-    """By how much attention is sharpened for a context stretched by ``factor``: B. Peng et al., YaRN (arXiv 2309.00071)."""
-    return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
+def yarn_magnitude(factor: float, mscale: float = 1.0) -> float:
+    """Return YaRN's factor of cosine and sine for a context stretched by ``factor``: B. Peng et al. (arXiv 2309.00071)."""
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
 
 
 def _frequencies(config: RopeConfig) -> np.ndarray:
-    """float32 [dims / 2]; longrope's factors are not in them."""
+    """Inverse frequencies float32 [dims / 2], in radians per position. LongRoPE's factors are applied in ``Rope``."""
     exponents = np.arange(0, config.dims, 2, dtype=np.float32) / np.float32(config.dims)
-    plain = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
+    inv_freq = (1.0 / np.float32(config.theta) ** exponents).astype(np.float32)
     match config.scaling:
         case "linear":
-            return (plain / np.float32(config.factor)).astype(np.float32)
+            return (inv_freq / np.float32(config.factor)).astype(np.float32)
         case "llama3":
-            return _llama3(config, plain)
+            return _llama3(config, inv_freq)
         case "yarn":
-            return _yarn(config, plain)
-    return plain
+            return _yarn(config, inv_freq)
+    return inv_freq
 
 
-def _yarn(config: RopeConfig, plain: np.ndarray) -> np.ndarray:
-    """Fast frequencies stay, slow ones are divided by the factor, those between are blended: YaRN, section 3.2."""
+def _yarn(config: RopeConfig, inv_freq: np.ndarray) -> np.ndarray:
+    """YaRN, section 3.2: high frequencies stay, low ones are divided by the factor, a linear ramp blends those between."""
 
-    def dimension(rotations: float) -> float:
-        turns = config.original_context / (rotations * 2 * math.pi)
-        return config.dims * math.log(turns) / (2 * math.log(config.theta))
+    def correction_dim(rotations: float) -> float:
+        """The dimension that turns this many times over the original context."""
+        return config.dims * math.log(config.original_context / (rotations * 2 * math.pi)) / (2 * math.log(config.theta))
 
-    low, high = dimension(config.beta_fast), dimension(config.beta_slow)
+    low, high = correction_dim(config.beta_fast), correction_dim(config.beta_slow)
     if config.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, config.dims - 1)
-    width = high - low if high != low else 0.001
-    slow = np.clip((np.arange(config.dims // 2, dtype=np.float32) - low) / width, 0.0, 1.0)
-    return np.asarray(plain / config.factor * slow + plain * (1.0 - slow), np.float32)
+    ramp_length = high - low if high != low else 0.001
+    ramp = np.clip((np.arange(config.dims // 2, dtype=np.float32) - low) / ramp_length, 0.0, 1.0)
+    return np.asarray(inv_freq / config.factor * ramp + inv_freq * (1.0 - ramp), np.float32)
 
 
-def _llama3(config: RopeConfig, plain: np.ndarray) -> np.ndarray:
-    """Long wavelengths are divided by the factor, short ones stay, those between are blended: Llama 3 (arXiv 2407.21783)."""
-    wavelength = 2 * np.pi / plain.astype(np.float64)
+def _llama3(config: RopeConfig, inv_freq: np.ndarray) -> np.ndarray:
+    """Llama 3 (arXiv 2407.21783): long wavelengths are divided by the factor, short ones stay, those between are blended."""
+    wavelength = 2 * np.pi / inv_freq.astype(np.float64)
     low, high = config.low_frequency_factor, config.high_frequency_factor
-    keep = np.clip((config.original_context / wavelength - low) / (high - low), 0.0, 1.0)
-    return np.asarray(plain / config.factor * (1.0 - keep) + plain * keep, np.float32)
+    smooth = np.clip((config.original_context / wavelength - low) / (high - low), 0.0, 1.0)
+    return np.asarray(inv_freq / config.factor * (1.0 - smooth) + inv_freq * smooth, np.float32)

@@ -1,1 +1,1 @@
-"""What happens to weights between the checkpoint and their codes."""
+"""From the checkpoint's weights to a package's pages: equalisation, calibration, codes."""

@@ -1,9 +1,9 @@
-"""Reading a text while converting, so that the codes of each expert are chosen for the inputs that it gets.
+"""Calibration: chooses each expert's codes for the inputs that it gets from a text.
 
-The text goes through the model twice, side by side and layer by layer: through the pages as they are written, and through
-pages of 8 bits with float activations, which stand for the model as it was. A page computes as soon as it is made, so the
-inputs of a layer carry the errors of all layers before it, and its weights are moved to make up for them. The statistics of
-one matrix exist at a time, and the checkpoint is read once. Method, sources and measurements: docs/quantization.md.
+The text goes through two models at once, layer by layer: the quantised one, page by page as it is written, and a reference with
+8-bit experts and float activations, which stands for the unquantised model. The inputs of a layer carry the errors of all
+layers before it; its weights are corrected for these errors. Only one matrix has statistics in memory at a time, and the
+checkpoint is read once. Method, sources and measurements: docs/quantization.md.
 """
 
 from dataclasses import dataclass
@@ -23,22 +23,25 @@ from estream.package.quantization_report import CalibrationText
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
 
-#: An expert that fewer tokens reach is calibrated with a sample of the layer's other tokens besides.
+#: An expert with fewer tokens also gets a sample of the layer's other tokens.
 SCARCE_TOKENS = 256
 _BORROWED_TOKENS = 512
-#: Tokens by which the error of an expert's outputs is measured, and tokens whose inputs are taken at once.
+#: At most this many tokens measure the error of an expert's outputs.
 _MEASURED_TOKENS = 256
+#: Tokens whose inputs are in memory at once.
 _TOKENS_AT_ONCE = 4096
-#: For each channel of the hidden state, so that moving the head's columns does not just learn the text.
+#: The head is corrected only with this many tokens per channel of the hidden state; fewer would overfit to the text.
 _TOKENS_PER_CHANNEL = 4
 
-_EXACT_BITS = 8
+_REFERENCE_BITS = 8
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Codes int8 [rows, inputs] and fp16 bits of scales uint16 [rows, inputs / group]; over some tokens, the squared error
-    of the outputs against the model as it was, and those outputs squared.
+    """Codes int8 [rows, inputs] and fp16 bits of scales, uint16 [rows, inputs / group].
+
+    ``squared_error`` sums the squared error of the outputs against the reference over the measured tokens, ``squared`` the
+    squares of the reference's outputs.
     """
 
     codes: np.ndarray
@@ -49,26 +52,28 @@ class Codes:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """Of one matrix: what it is given, what it was given before quantisation, both float32 [tokens, columns], and how much
-    each token counts, float32 [tokens].
+    """The inputs of one matrix: ``x`` in the quantised model and ``reference``, float32 [tokens, columns], and the weight
+    of each token, float32 [tokens].
     """
 
     x: np.ndarray
-    exact: np.ndarray
+    reference: np.ndarray
     weights: np.ndarray
 
 
 @dataclass(frozen=True)
 class _GateUp:
-    """An expert's gate and up rows float32 [rows, columns], as they were and as they were chosen, and their bias [rows]."""
+    """An expert's gate and up rows float32 [rows, columns], ``source`` before and ``chosen`` after quantisation, and their
+    bias [rows].
+    """
 
-    before: np.ndarray
-    now: np.ndarray
+    source: np.ndarray
+    chosen: np.ndarray
     bias: np.ndarray | None
 
 
 class Calibration:
-    """Pages come in tape order: codes are chosen for one, then the text goes through it."""
+    """Takes pages in tape order: first ``choose`` or ``head`` for the matrices of a page, then ``compute`` with the page."""
 
     def __init__(
         self,
@@ -79,12 +84,23 @@ class Calibration:
         final_norm: FinalNorm,
         name: str,
     ) -> None:
-        """``embeddings`` float32 [tokens of all windows, hidden]; ``final_norm`` as the package has it; ``name`` is the text's,
-        for the report.
+        """Start both models at the embeddings.
+
+        Args:
+            config: the model.
+            quantization: of the package that is written.
+            windows: token ids of the text, int32 [at most WINDOW] each.
+            embeddings: float32 [tokens of all windows, hidden].
+            final_norm: as the package has it, equalised.
+            name: of the text, for the report.
+
+        Raises:
+            OptionError: the activations do not fit into memory.
+
         """
-        self._exact_layout = expert_layout(config, replace(quantization, expert_bits=_EXACT_BITS))
-        self._written = TextStream(config, quantization, windows, embeddings, float_activations=False)
-        self._exact = TextStream(config, quantization, windows, embeddings, float_activations=True)
+        self._reference_layout = expert_layout(config, replace(quantization, expert_bits=_REFERENCE_BITS))
+        self._quantized = TextStream(config, quantization, windows, embeddings, float_activations=False)
+        self._reference = TextStream(config, quantization, windows, embeddings, float_activations=True)
         self._chooser = _native.CodeChooser(limits.default_threads())
         self._final_norm = final_norm
         self._correction: tuple[int, np.ndarray] | None = None
@@ -92,34 +108,43 @@ class Calibration:
         self._inputs: tuple[tuple[int, int], _Inputs, InputStatistics] | None = None
         self._moe = config.moe
         self._gate_up: _GateUp | None = None
-        self.facts: CalibrationText = {"text": name, "tokens": self._written.tokens, "windows": len(windows)}
-        #: Experts of each layer that few tokens reached.
+        self.facts: CalibrationText = {"text": name, "tokens": self._quantized.tokens, "windows": len(windows)}
+        #: Experts with fewer than SCARCE_TOKENS tokens, by layer.
         self.scarce: dict[int, list[int]] = {}
 
-    def exact_page(self, spec: PageSpec) -> PageSpec:
-        """The page that stands for one as it was: an expert's with 8 bits, any other itself."""
-        return replace(spec, layout=self._exact_layout) if spec.kind == "expert" else spec
+    def reference_page(self, spec: PageSpec) -> PageSpec:
+        """Return the reference's page for a page: an expert's with 8 bits, any other unchanged."""
+        return replace(spec, layout=self._reference_layout) if spec.kind == "expert" else spec
 
-    def compute(self, spec: PageSpec, page: np.ndarray, exact_page: np.ndarray) -> None:
-        """Send the text through a page, uint8 [spec.bytes], and through the one that stands for it as it was."""
-        self._written.compute(spec, page)
-        self._exact.compute(self.exact_page(spec), exact_page)
+    def compute(self, spec: PageSpec, page: np.ndarray, reference_page: np.ndarray) -> None:
+        """Compute both models' activations through a page, uint8 [spec.bytes], and the reference's page."""
+        self._quantized.compute(spec, page)
+        self._reference.compute(self.reference_page(spec), reference_page)
 
     def choose(self, spec: PageSpec, part: MatrixPart, rows: np.ndarray, bias: np.ndarray | None = None) -> Codes:
-        """Codes for the rows, float32 [outputs of the checkpoint, columns], of a matrix of an expert: gate_up, then down.
-        ``bias`` float32 [outputs of the checkpoint] is that of gate_up, where experts have one.
+        """Choose the codes of an expert's matrix: ``gate_up`` first, then ``down``.
+
+        Args:
+            spec: the expert's page.
+            part: the matrix.
+            rows: the checkpoint's weights, float32 [outputs, columns].
+            bias: float32 [outputs] of ``gate_up``, if the experts have biases.
+
         """
-        inputs, statistics = self._of_expert(spec, spec.layout.matrix("gate_up").inputs)
+        inputs, statistics = self._expert_inputs(spec, spec.layout.matrix("gate_up").inputs)
         if part.name == "gate_up":
             target = rows + rows @ self._layer_correction(spec.layer)
         else:
             assert self._gate_up is not None
-            pair, moe = self._gate_up, self._moe
-            now, before = gated(inputs.x, pair.now, pair.bias, moe), gated(inputs.exact, pair.before, pair.bias, moe)
-            inputs = _Inputs(now, before, inputs.weights)
+            gate_up, moe = self._gate_up, self._moe
+            inputs = _Inputs(
+                swiglu(inputs.x, gate_up.chosen, gate_up.bias, moe),
+                swiglu(inputs.reference, gate_up.source, gate_up.bias, moe),
+                inputs.weights,
+            )
             statistics = input_statistics(inputs.x, inputs.weights, part.inputs)
             correction = Correction(part.source_inputs)
-            correction.add(inputs.x * inputs.weights[:, None], inputs.exact * inputs.weights[:, None])
+            correction.add(inputs.x * inputs.weights[:, None], inputs.reference * inputs.weights[:, None])
             target = rows + rows @ correction.matrix()
         codes = np.empty((len(rows), part.inputs), np.int8)
         scales = np.empty((len(rows), part.groups), np.uint16)
@@ -127,65 +152,67 @@ class Calibration:
         chosen = codes.reshape(*scales.shape, -1) * scales.view(np.float16).astype(np.float32)[:, :, None]
         chosen = chosen.reshape(codes.shape)[:, : part.source_inputs]
         self._gate_up = _GateUp(rows, chosen, bias) if part.name == "gate_up" else None
-        some = slice(None, None, -(-len(inputs.x) // _MEASURED_TOKENS))
-        outputs = inputs.exact[some] @ rows.T
-        return Codes(codes, scales, _squared(inputs.x[some] @ chosen.T - outputs), _squared(outputs))
+        measured = slice(None, None, -(-len(inputs.x) // _MEASURED_TOKENS))
+        outputs = inputs.reference[measured] @ rows.T
+        return Codes(codes, scales, _sum_of_squares(inputs.x[measured] @ chosen.T - outputs), _sum_of_squares(outputs))
 
     def head(self, rows: np.ndarray) -> np.ndarray:
-        """Rows of the head, float32 [any, hidden], moved to make up for the errors of all layers before it."""
+        """Correct rows of the head, float32 [any, hidden], for the errors of all layers before it."""
         hidden = rows.shape[1]
-        if self._written.tokens < _TOKENS_PER_CHANNEL * hidden:
+        if self._quantized.tokens < _TOKENS_PER_CHANNEL * hidden:
             return rows
         if self._head is None:
             correction = Correction(hidden)
-            for first in range(0, self._written.tokens, _TOKENS_AT_ONCE):
-                part = slice(first, first + _TOKENS_AT_ONCE)
-                correction.add(*(stream.normalised(part, self._final_norm) for stream in (self._written, self._exact)))
+            for first in range(0, self._quantized.tokens, _TOKENS_AT_ONCE):
+                tokens = slice(first, first + _TOKENS_AT_ONCE)
+                correction.add(*(s.normalised(tokens, self._final_norm) for s in (self._quantized, self._reference)))
             self._head = correction.matrix()
         return np.asarray(rows + rows @ self._head)
 
-    def _of_expert(self, spec: PageSpec, padded: int) -> tuple[_Inputs, InputStatistics]:
-        """What reaches an expert; slices of one have the same inputs."""
+    def _expert_inputs(self, spec: PageSpec, padded_inputs: int) -> tuple[_Inputs, InputStatistics]:
+        """The inputs of an expert and their statistics. All slices of an expert share them."""
         key = (spec.layer, spec.expert)
         if self._inputs is None or self._inputs[0] != key:
             self._inputs = None
-            tokens, weights = self._tokens(spec)
-            inputs = _Inputs(self._written.expert_inputs(tokens), self._exact.expert_inputs(tokens), weights)
-            self._inputs = (key, inputs, input_statistics(inputs.x, weights, padded))
+            tokens, weights = self._expert_tokens(spec)
+            inputs = _Inputs(self._quantized.expert_inputs(tokens), self._reference.expert_inputs(tokens), weights)
+            self._inputs = (key, inputs, input_statistics(inputs.x, weights, padded_inputs))
         return self._inputs[1:]
 
-    def _tokens(self, spec: PageSpec) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of an expert and the weights of its answers to them."""
-        routing = self._written.routing
+    def _expert_tokens(self, spec: PageSpec) -> tuple[np.ndarray, np.ndarray]:
+        """The tokens of an expert and its routing weights; borrowed tokens get the layer's mean weight."""
+        routing = self._quantized.routing
         tokens, weights = routing.of_expert(spec.expert)
         if len(tokens) >= SCARCE_TOKENS:
             return tokens, weights
         self.scarce.setdefault(spec.layer, []).append(spec.expert)
-        others = np.arange(0, self._written.tokens, -(-self._written.tokens // _BORROWED_TOKENS), dtype=np.int32)
-        usual = np.full(len(others), routing.weights.mean(), np.float32)
-        return np.concatenate([tokens, others]), np.concatenate([weights, usual])
+        borrowed = np.arange(0, self._quantized.tokens, -(-self._quantized.tokens // _BORROWED_TOKENS), dtype=np.int32)
+        mean_weight = np.full(len(borrowed), routing.weights.mean(), np.float32)
+        return np.concatenate([tokens, borrowed]), np.concatenate([weights, mean_weight])
 
     def _layer_correction(self, layer: int) -> np.ndarray:
+        """The correction of gate and up, float32 [hidden, hidden]: one for all experts of a layer, from all tokens."""
         if self._correction is None or self._correction[0] != layer:
             self._correction = None
-            correction = Correction(self._written.expert_inputs(slice(0, 1)).shape[1])
-            for first in range(0, self._written.tokens, _TOKENS_AT_ONCE):
-                part = slice(first, first + _TOKENS_AT_ONCE)
-                correction.add(self._written.expert_inputs(part), self._exact.expert_inputs(part))
+            correction = Correction(self._quantized.expert_inputs(slice(0, 1)).shape[1])
+            for first in range(0, self._quantized.tokens, _TOKENS_AT_ONCE):
+                tokens = slice(first, first + _TOKENS_AT_ONCE)
+                correction.add(self._quantized.expert_inputs(tokens), self._reference.expert_inputs(tokens))
             self._correction = (layer, correction.matrix())
         return self._correction[1]
 
 
 def read_embeddings(checkpoint: CheckpointSource, ref: TensorRef, windows: list[np.ndarray]) -> np.ndarray:
-    """The embedding rows of all tokens, float32 [tokens, hidden]; each row is read once."""
-    used, places = np.unique(np.concatenate(windows), return_inverse=True)
-    rows = np.concatenate([checkpoint.read_rows(ref, int(first), 1) for first in used])
-    return widen(rows[places], checkpoint.dtype(ref))
+    """Read the embedding rows of all tokens: float32 [tokens, hidden]. A row that occurs twice is read once."""
+    ids, row_of_token = np.unique(np.concatenate(windows), return_inverse=True)
+    rows = np.concatenate([checkpoint.read_rows(ref, int(token), 1) for token in ids])
+    return widen(rows[row_of_token], checkpoint.dtype(ref))
 
 
-def gated(x: np.ndarray, gate_up: np.ndarray, bias: np.ndarray | None, moe: MoeConfig) -> np.ndarray:
-    """What down is given, float32 [tokens, width], for gate rows, then up rows: silu(gate) * up, or what a clamped gate makes
-    of them (``MoeConfig``).
+def swiglu(x: np.ndarray, gate_up: np.ndarray, bias: np.ndarray | None, moe: MoeConfig) -> np.ndarray:
+    """The input of ``down``, float32 [tokens, intermediate_size]: silu(gate) * up, or its clamped form (``MoeConfig``).
+
+    ``gate_up`` float32 [2 * intermediate_size, hidden] has the gate rows first, then the up rows; ``bias`` likewise.
     """
     products = x @ gate_up.T
     gate, up = np.split(products if bias is None else products + bias, 2, axis=1)
@@ -193,9 +220,9 @@ def gated(x: np.ndarray, gate_up: np.ndarray, bias: np.ndarray | None, moe: MoeC
     if moe.swiglu_limit > 0.0:
         limit, alpha = np.float32(moe.swiglu_limit), np.float32(moe.swiglu_alpha)
         gate, up = np.minimum(gate, limit), np.clip(up, -limit, limit) + np.float32(1.0)
-    with np.errstate(over="ignore"):  # exp overflows to infinity where the gate is shut
+    with np.errstate(over="ignore"):  # exp overflows to infinity for a very negative gate; the result is 0, as it should be
         return np.asarray(gate / (1.0 + np.exp(-alpha * gate)) * up)
 
 
-def _squared(values: np.ndarray) -> float:
+def _sum_of_squares(values: np.ndarray) -> float:
     return float(np.einsum("ij,ij->", values, values, dtype=np.float64))

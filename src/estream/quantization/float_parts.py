@@ -1,4 +1,4 @@
-"""The float32 parts of pages, from a checkpoint: norms, biases, routers, sinks."""
+"""The float32 parts of pages: norms, biases, routers, sinks, convolutions."""
 
 import numpy as np
 
@@ -8,16 +8,19 @@ from estream.package.layout import PageSpec
 from estream.package.parts import SIMD_WIDTH, FloatPart
 
 
-def interleave(width: int, outputs: int) -> np.ndarray:
-    """Source rows (gate rows, then up rows) of a gate_up matrix whose panels hold 16 gate and 16 up outputs; -1 pads."""
+def interleave_gate_up(intermediate_size: int, outputs: int) -> np.ndarray:
+    """Return the source row of each output of a ``gate_up`` matrix, int32 [outputs]; -1 for padding.
+
+    Source rows are gate, then up; in the matrix 16 outputs of gate and 16 of up alternate.
+    """
     unit = np.arange(outputs // 2, dtype=np.int32)
-    gate = np.where(unit < width, unit, -1).reshape(-1, 1, SIMD_WIDTH)
-    up = np.where(unit < width, unit + width, -1).reshape(-1, 1, SIMD_WIDTH)
+    gate = np.where(unit < intermediate_size, unit, -1).reshape(-1, 1, SIMD_WIDTH)
+    up = np.where(unit < intermediate_size, unit + intermediate_size, -1).reshape(-1, 1, SIMD_WIDTH)
     return np.ascontiguousarray(np.concatenate([gate, up], 1).reshape(-1), np.int32)
 
 
 def float_part(checkpoint: CheckpointSource, tensors: ModelTensors, spec: PageSpec, part: FloatPart) -> np.ndarray:
-    """float32 of the part's shape, zeros where it is padded.
+    """Read a part of a page: float32 of the part's shape, padded with zeros.
 
     Raises:
         CheckpointError: a value is not finite.
@@ -41,7 +44,7 @@ def _values(checkpoint: CheckpointSource, tensors: ModelTensors, spec: PageSpec,
         gate = [] if layer.shared_gate is None else [read(layer.shared_gate)]
         return np.concatenate([read(layer.parts["router"]), *gate]).T
     values = read(layer.parts[part.name])
-    # A convolution is stored by taps, as its kernel reads it.
+    # The kernel reads a convolution as [conv_kernel_size, conv_dim]; checkpoints have [conv_dim, 1, conv_kernel_size].
     return values.reshape(part.shape[::-1]).T if part.name == "conv" else values
 
 
@@ -51,9 +54,9 @@ def _expert_bias(checkpoint: CheckpointSource, expert: MlpTensors, spec: PageSpe
     assert expert.up_bias is not None
     assert expert.down_bias is not None
     if part.name == "down_bias":
-        # Slices are added up, and the bias only once.
+        # The outputs of slices are summed, so only the first has the bias.
         return read(expert.down_bias) if spec.first == 0 else np.zeros(0, np.float32)
     units = slice(spec.first, spec.first + spec.count)
-    both = np.concatenate([read(expert.gate_bias)[units], read(expert.up_bias)[units]])
-    order = interleave(spec.count, part.shape[0])
-    return np.where(order < 0, np.float32(0.0), both[order])
+    gate_up = np.concatenate([read(expert.gate_bias)[units], read(expert.up_bias)[units]])
+    order = interleave_gate_up(spec.count, part.shape[0])
+    return np.where(order < 0, np.float32(0.0), gate_up[order])

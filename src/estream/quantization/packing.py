@@ -1,4 +1,4 @@
-"""Making pages: codes kept as the checkpoint has them, values rounded to searched scales, or codes chosen for a text."""
+"""Packs pages. Codes come from the checkpoint, from a search for each group's scale, or from calibration."""
 
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,10 @@ _LARGEST_WEIGHT = 7.0 * 65504.0
 
 @dataclass
 class KindTally:
-    """What was done with the matrices of one kind: experts, attention or head. Sums are those of ``Packer.error``."""
+    """Counts of the matrices of one kind of page that kept their codes or were quantised anew, and the error of the latter.
+
+    ``squared_error`` and ``squared`` are the sums that ``Packer.error`` returns.
+    """
 
     kept: int = 0
     requantised: int = 0
@@ -31,12 +34,12 @@ class KindTally:
 
     @property
     def relative_rms(self) -> float:
-        """Root of the mean squared error over that of the source's values, of what was quantised anew."""
+        """Root mean square of the error over that of the source's values, for the matrices that were quantised anew."""
         return float((self.squared_error / self.squared) ** 0.5) if self.squared else 0.0
 
 
 class PagePacker:
-    """Makes pages and adds up what that costs; ``tallies`` by kind of page and type in the checkpoint."""
+    """Packs pages in tape order and sums up their errors. ``tallies`` is by kind of page and type in the checkpoint."""
 
     def __init__(self, checkpoint: CheckpointSource, calibration: Calibration | None) -> None:
         self._checkpoint = checkpoint
@@ -46,27 +49,28 @@ class PagePacker:
         self.tallies: dict[tuple[str, str], KindTally] = {}
 
     def page(self, spec: PageSpec, rows: PageRows) -> np.ndarray:
-        """A page as it is written, uint8 [spec.bytes].
+        """Pack a page: uint8 [spec.bytes].
 
         Raises:
             CheckpointError: a weight is not finite or too large for an fp16 scale.
 
         """
         data, matrices = self._begin(spec, rows)
-        for part, of_part, into in matrices:
-            self._fill(spec, part, of_part, into, rows.get(f"{part.name}_bias"))
+        for part, matrix_rows, into in matrices:
+            self._fill(spec, part, matrix_rows, into, rows.get(f"{part.name}_bias"))
         if self._calibration is not None:
-            self._calibration.compute(spec, data, self._exact(self._calibration.exact_page(spec), rows, data))
+            reference = self._reference_page(self._calibration.reference_page(spec), rows, data)
+            self._calibration.compute(spec, data, reference)
         return data
 
     def report(self, layers: int) -> QuantizationReport:
-        """What all pages so far cost."""
+        """Return the errors of all pages so far, by layer."""
         if self._calibration is None:
             return self._errors.report(layers)
         return self._errors.report(layers, self._calibration.facts, self._calibration.scarce)
 
     def _begin(self, spec: PageSpec, rows: PageRows) -> tuple[np.ndarray, list[tuple[MatrixPart, MatrixRows, np.ndarray]]]:
-        """A page with its float parts, and its matrices with the places that they go to."""
+        """A page with its float parts filled in, and for each matrix its rows and the bytes of the page that it fills."""
         data, matrices, end = BUFFERS.take(spec.bytes), [], 0
         for part in spec.layout.parts:
             data[end : part.offset] = 0
@@ -81,13 +85,13 @@ class PagePacker:
                 matrices.append((part, source, into))
         return data, matrices
 
-    def _exact(self, spec: PageSpec, rows: PageRows, written: np.ndarray) -> np.ndarray:
-        """The page through which a calibration text goes to learn what the model was."""
+    def _reference_page(self, spec: PageSpec, rows: PageRows, written: np.ndarray) -> np.ndarray:
+        """The page that calibration's reference model computes with: an expert's in 8 bits, any other as written."""
         if spec.kind != "expert":
             return written
         data, matrices = self._begin(spec, rows)
-        for part, of_part, into in matrices:
-            self._round(part, of_part, into)
+        for part, matrix_rows, into in matrices:
+            self._round(part, matrix_rows, into)
         return data
 
     def _fill(
@@ -101,8 +105,8 @@ class PagePacker:
         if self._calibration is not None and spec.kind == "expert":
             error, squared = self._choose(spec, part, rows, into, bias)
         elif self._calibration is not None and spec.kind == "head":
-            moved = replace(rows, values=(self._calibration.head(rows.floats()),), dtype="float32")
-            error, squared = self._round(part, moved, into)
+            corrected = replace(rows, values=(self._calibration.head(rows.floats()),), dtype="float32")
+            error, squared = self._round(part, corrected, into)
         else:
             error, squared = self._round(part, rows, into)
         tally.requantised += 1
@@ -111,7 +115,7 @@ class PagePacker:
         self._errors.add(spec.kind, spec.layer, error, squared)
 
     def _round(self, part: MatrixPart, rows: MatrixRows, into: np.ndarray) -> tuple[float, float]:
-        """Returns the squared error and the squares of the weights."""
+        """Quantise with a search for each group's scale. Returns the sums of squared errors and of squared weights."""
         bad, *sums = self._packer.pack(_matrix(part), _bytes(rows), rows.dtype, part.source_inputs, rows.order, into)
         self._check(rows, bad)
         return sums[0], sums[1]
@@ -119,21 +123,23 @@ class PagePacker:
     def _choose(
         self, spec: PageSpec, part: MatrixPart, rows: MatrixRows, into: np.ndarray, bias: MatrixRows | np.ndarray | None
     ) -> tuple[float, float]:
+        """Quantise by calibration. Returns the sums of squared errors and of squared weights."""
         assert self._calibration is not None
         floats = rows.floats()
         usable = (np.abs(floats) <= _LARGEST_WEIGHT).all(1)
         self._check(rows, -1 if usable.all() else int(np.argmin(usable)))
-        of_rows = in_source_order(bias, rows) if isinstance(bias, np.ndarray) else None
-        chosen = self._calibration.choose(spec, part, floats, of_rows)
+        row_bias = in_source_order(bias, rows) if isinstance(bias, np.ndarray) else None
+        chosen = self._calibration.choose(spec, part, floats, row_bias)
         self._check(rows, self._packer.pack_codes(_matrix(part), chosen.codes, chosen.scales, rows.order, into))
         self._errors.add("outputs", spec.layer, chosen.squared_error, chosen.squared)
         return self._packer.error(_matrix(part), _bytes(rows), rows.dtype, part.source_inputs, rows.order, into)
 
     def _check(self, rows: MatrixRows, bad: int) -> None:
+        """Raise CheckpointError if ``bad``, a row that cannot be quantised, is not negative."""
         if bad >= 0:
             refs = rows.source.refs
-            which, row = divmod(bad, rows.count // len(refs))
-            name = refs[which].name
+            ref, row = divmod(bad, rows.count // len(refs))
+            name = refs[ref].name
             raise CheckpointError(
                 f"{self._checkpoint.tensors[name].file.name}: tensor '{name}' ({rows.source.page}) holds a value in row {row} "
                 "that is not finite or too large to quantise"
@@ -145,10 +151,10 @@ def _matrix(part: MatrixPart) -> "_native.Matrix":
 
 
 def in_source_order(bias: np.ndarray, rows: MatrixRows) -> np.ndarray:
-    """The bias of a matrix's outputs, float32 [outputs], brought into the order of its rows, float32 [rows]."""
-    found, order = np.zeros(rows.count, np.float32), rows.order
-    found[order[order >= 0]] = bias[: len(order)][order >= 0]
-    return found
+    """Bring the bias of a matrix's outputs, float32 [outputs], into the order of its source rows: float32 [rows]."""
+    row_bias, order = np.zeros(rows.count, np.float32), rows.order
+    row_bias[order[order >= 0]] = bias[: len(order)][order >= 0]
+    return row_bias
 
 
 def _bytes(rows: MatrixRows) -> list[np.ndarray]:

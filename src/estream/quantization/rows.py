@@ -1,4 +1,4 @@
-"""The rows of a matrix as a checkpoint gives them: codes where a package can hold those as they are, else values."""
+"""Reads the rows of a matrix from a checkpoint: codes if the package can hold them unchanged, else values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +13,10 @@ from estream.package.parts import MatrixPart
 
 @dataclass(frozen=True)
 class MatrixSource:
-    """Where a matrix of a page comes from.
+    """The tensors that a matrix of a page is made of.
 
-    Rows [first, first + count) of each ref (all where ``count`` is None), one ref after another, cut to ``columns`` (first
-    and behind the last); output i of the matrix is row order[i] of these, or zeros where that is negative. ``page`` is for
+    Source rows are rows [first, first + count) of each ref (all if ``count`` is None), one ref after another, cut to columns
+    [columns[0], columns[1]). Output i of the matrix is source row order[i], or zeros if that is negative. ``page`` is for
     messages.
     """
 
@@ -28,19 +28,19 @@ class MatrixSource:
     columns: tuple[int, int] | None = None
 
     def cut(self, rows: np.ndarray, group: int = 1) -> np.ndarray:
-        """The columns of an array that has one for each ``group`` inputs."""
+        """Cut an array with one column per ``group`` inputs to the columns of this source."""
         if self.columns is None:
             return rows
         first, end = self.columns
-        # Slices of experts begin and end at whole groups.
+        # Slices of experts begin and end at the boundaries of groups.
         assert first % group == end % group == 0
         return rows[:, first // group : end // group]
 
 
 @dataclass(frozen=True)
 class MatrixRows:
-    """The rows of a matrix as they were read: codes with a scale for each of the package's groups, or values of ``dtype``,
-    bfloat16 and float16 as their bits, in one or more arrays of as many columns, one after another.
+    """The source rows of a matrix: either codes int8 [rows, columns] and scales, fp16 bits [rows, columns / package's group],
+    or values of ``dtype`` in one or more arrays [any, columns], bfloat16 and float16 as their bits.
     """
 
     source: MatrixSource
@@ -56,37 +56,37 @@ class MatrixRows:
 
     @property
     def count(self) -> int:
-        """Rows that were read."""
+        """The number of source rows."""
         return sum(map(len, self.values)) if self.codes is None else len(self.codes)
 
     def floats(self) -> np.ndarray:
-        """float32 [rows, columns]."""
-        return widen(_joined(self.values), self.dtype)
+        """Return the values as float32 [rows, columns]."""
+        return widen(_concatenate(self.values), self.dtype)
 
     def scaled(self, exponents: np.ndarray) -> "MatrixRows":
-        """The values times 2^exponents, int32 that broadcasts; the same bits where nothing is scaled, else float32."""
+        """Multiply the values by 2^exponents, int32 that broadcasts. Values become float32 unless all exponents are 0."""
         if not exponents.any():
             return self
         return replace(self, values=(np.ldexp(self.floats(), exponents),), dtype="float32")
 
 
-#: Reads rows [first, first + count) of a tensor, as ``CheckpointSource.read_rows``.
+#: Reads rows [first, first + count) of a tensor, like ``CheckpointSource.read_rows``.
 ReadRows = Callable[[TensorRef, int, int | None], np.ndarray]
 
 
 def read_matrix(
     checkpoint: CheckpointSource, source: MatrixSource, part: MatrixPart, read: ReadRows | None = None
 ) -> MatrixRows:
-    """Read what a matrix is made of, as codes where the package can hold them as they are.
+    """Read the source rows of a matrix: codes if the package can hold them unchanged, else values through ``read``.
 
     Raises:
         CheckpointError: a file cannot be read.
 
     """
     stored_as = "+".join(sorted({checkpoint.stored_as(ref) for ref in source.refs}))
-    found = _read_codes(checkpoint, source, part)
-    if found is not None:
-        return MatrixRows(source, stored_as, *found)
+    codes_and_scales = _read_codes(checkpoint, source, part)
+    if codes_and_scales is not None:
+        return MatrixRows(source, stored_as, *codes_and_scales)
     read = read or checkpoint.read_rows
     dtypes = [checkpoint.dtype(ref) for ref in source.refs]
     parts = [np.ascontiguousarray(source.cut(read(ref, source.first, source.count))) for ref in source.refs]
@@ -107,20 +107,20 @@ def _read_codes(checkpoint: CheckpointSource, source: MatrixSource, part: Matrix
         if found is None:
             return None
         codes.append(source.cut(found.codes))
-        # A short last group of the source gives fewer scales than it would have inputs for.
-        each = np.repeat(found.scales, group // part.group, axis=1)[:, : found.codes.shape[1] // part.group]
-        scales.append(source.cut(each, part.group))
-    return _joined(codes), _joined(scales)
+        # Cut, since the source's last group may be shorter than the others.
+        package_scales = np.repeat(found.scales, group // part.group, axis=1)[:, : found.codes.shape[1] // part.group]
+        scales.append(source.cut(package_scales, part.group))
+    return _concatenate(codes), _concatenate(scales)
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+def _concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(parts) if len(parts) > 1 else np.ascontiguousarray(parts[0])
 
 
 def code_group(checkpoint: CheckpointSource, refs: tuple[TensorRef, ...], bits: int) -> int | None:
-    """The inputs that share a scale in all of these tensors, where their codes have at most so many bits."""
-    found = {checkpoint.codes(ref) for ref in refs}
-    only = found.pop()
-    if found or only is None or only[0] > bits:
+    """Return the inputs per scale if all tensors have codes of one format with at most ``bits`` bits; else None."""
+    formats = {checkpoint.code_format(ref) for ref in refs}
+    code_format = formats.pop()
+    if formats or code_format is None or code_format[0] > bits:
         return None
-    return only[1]
+    return code_format[1]

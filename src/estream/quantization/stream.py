@@ -1,4 +1,4 @@
-"""A text inside the model while it is converted: all windows together, page after page, on the kernels of a sweep."""
+"""Runs the calibration text through a model page by page, with the kernels of a sweep, all windows in one batch."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ _ALIGNMENT = 4096
 
 
 class TextStream:
-    """``windows`` of ids whose ``embeddings`` float32 [tokens, hidden] go through pages in tape order.
+    """The activations of ``windows`` of token ids, which start at ``embeddings`` float32 [tokens, hidden].
 
     Raises:
         OptionError: the activations do not fit into memory.
@@ -36,7 +36,7 @@ class TextStream:
         *,
         float_activations: bool,
     ) -> None:
-        # The device leaves out what a last layer need not compute; here every layer is followed by another.
+        # The device computes only the wanted tokens in the last layer. One more layer, so that it computes all tokens.
         self._config = structs.replace(config, layers=config.layers + 1)
         self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
         batch = Batch.of(windows)
@@ -45,7 +45,7 @@ class TextStream:
         plan = ActivationPlan(sizes)
         _check_memory(plan.bytes, batch.tokens)
         self._memory = _aligned(plan.bytes)
-        # Backed now, so that the next stream sees what is left.
+        # Touch every page now, so that the check of the next stream sees how much memory is left.
         self._memory[::_ALIGNMENT] = 0
         self._activations = plan.carve(self._memory)
         self._activations.residual[...] = embeddings
@@ -55,7 +55,7 @@ class TextStream:
         self.routing: RoutingLists
 
     def compute(self, spec: PageSpec, page: np.ndarray) -> None:
-        """Go through a page, uint8 [spec.bytes]; head pages are left out."""
+        """Compute with the next page of the tape, uint8 [spec.bytes]. Head pages do nothing."""
         if spec.kind == "head":
             return
         if self._page.size < spec.bytes:
@@ -73,7 +73,7 @@ class TextStream:
             self._device.experts([(spec, address)])
 
     def expert_inputs(self, tokens: np.ndarray | slice) -> np.ndarray:
-        """What the experts of the layer at hand are given, float32 [tokens, hidden], as they see it."""
+        """Return the experts' inputs in the current layer, float32 [tokens, hidden], dequantised if they are quantised."""
         source, hidden = self._activations.ffn_input, self._config.hidden
         if not isinstance(source, QuantizedArrays):
             return source[tokens, :hidden]
@@ -81,7 +81,7 @@ class TextStream:
         return np.asarray((codes.reshape(*scales.shape, -1) * scales[:, :, None]).reshape(codes.shape)[:, :hidden])
 
     def normalised(self, tokens: slice, norm: FinalNorm) -> np.ndarray:
-        """The residual of some tokens behind the last norm, float32 [tokens, hidden]."""
+        """Return the residual of some tokens after the final norm, float32 [tokens, hidden]."""
         x = self._activations.residual[tokens]
         if self._config.norm == "layer":
             x = x - x.mean(1, keepdims=True)
@@ -90,7 +90,7 @@ class TextStream:
 
 
 def _aligned(size: int) -> np.ndarray:
-    """Zeros uint8 [size] at an address that kernels accept."""
+    """Zeros uint8 [size] at an address with the alignment of pages."""
     raw = np.zeros(size + _ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % _ALIGNMENT
     return raw[start : start + size]

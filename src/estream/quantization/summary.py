@@ -1,4 +1,4 @@
-"""What a conversion did to the weights, in the manifest and on the command line."""
+"""Summarises what a conversion did to the weights, for the manifest and the command line."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,25 +11,25 @@ from estream.quantization.rows import code_group
 
 
 def preferred_group(checkpoint: CheckpointSource, tensors: ModelTensors, bits: int, default: int) -> int:
-    """The group in which the experts' codes can be kept where they have some, else the default."""
+    """Return the largest group up to ``default`` that keeps the experts' codes; ``default`` if they have none."""
     refs = tuple(ref for expert in _experts(tensors) for ref in (expert.gate, expert.up))
     group = code_group(checkpoint, refs, bits)
     return default if group is None else min(group, default)
 
 
 def experts_keep_codes(checkpoint: CheckpointSource, tensors: ModelTensors, quantization: Quantization) -> bool:
-    """Whether the experts' codes go into a package of this quantisation as they are."""
+    """Whether a package with this quantisation holds the experts' codes unchanged."""
     group = code_group(checkpoint, (_experts(tensors)[0].gate,), quantization.expert_bits)
     return group is not None and group % quantization.group == 0
 
 
 def matrix_notes(checkpoint: CheckpointSource, tensors: ModelTensors, quantization: Quantization) -> Iterable[str]:
-    """Where other options would have kept the experts' codes."""
+    """Yield a note if other options would keep the experts' codes unchanged."""
     expert = _experts(tensors)[0]
-    codes = checkpoint.codes(expert.gate)
-    if codes is None:
+    code_format = checkpoint.code_format(expert.gate)
+    if code_format is None:
         return
-    bits, group = codes
+    bits, group = code_format
     stored = f"experts of {checkpoint.stored_as(expert.gate)} are quantised anew"
     if bits > quantization.expert_bits:
         yield f"{stored} to {quantization.expert_bits} bits; --bits {bits} --group {group} keeps them exactly"
@@ -38,12 +38,12 @@ def matrix_notes(checkpoint: CheckpointSource, tensors: ModelTensors, quantizati
 
 
 def _experts(tensors: ModelTensors) -> tuple[MlpTensors, ...]:
-    """Of the first layer that has some: those of the others are stored alike."""
+    """The experts of the first layer with experts; other layers are stored in the same way."""
     return next(layer.experts for layer in tensors.layers if layer.experts)
 
 
 def summarise(tallies: Mapping[tuple[str, str], KindTally], notes: list[str]) -> dict[str, Any]:
-    """For the manifest: per kind of matrix and type in the source, how many were kept and what requantising cost."""
+    """Return the manifest's summary: for each kind of matrix and type in the source, the counts and the error."""
     return {
         "weights": [
             {"kind": kind, "stored_as": stored, "kept": t.kept, "requantised": t.requantised, "relative_rms": t.relative_rms}
@@ -54,13 +54,13 @@ def summarise(tallies: Mapping[tuple[str, str], KindTally], notes: list[str]) ->
 
 
 def describe_conversion(summary: Mapping[str, Any], largest: Mapping[str, float]) -> list[str]:
-    """Lines for people, from what ``summarise`` gave and the largest error of a layer by kind, where there is one."""
+    """Return lines for the terminal from a summary (``summarise``) and the largest error of any layer, by kind of page."""
     lines = []
     for entry in summary.get("weights", []):
-        kept, anew = entry["kept"], entry["requantised"]
-        done = [f"{kept} kept exactly"] if kept else []
-        if anew:
+        kept, requantised = entry["kept"], entry["requantised"]
+        counts = [f"{kept} kept exactly"] if kept else []
+        if requantised:
             worst = f" ({largest[entry['kind']]:.2%} in the worst layer)" if entry["kind"] in largest else ""
-            done.append(f"{anew} quantised, relative RMS error {entry['relative_rms']:.2%}{worst}")
-        lines.append(f"{entry['kind']} ({entry['stored_as']}): {'; '.join(done)}")
+            counts.append(f"{requantised} quantised, relative RMS error {entry['relative_rms']:.2%}{worst}")
+        lines.append(f"{entry['kind']} ({entry['stored_as']}): {'; '.join(counts)}")
     return lines + list(summary.get("notes", []))

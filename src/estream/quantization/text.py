@@ -1,4 +1,4 @@
-"""The calibration text: what a model reads while it is converted."""
+"""Reads the calibration text and cuts it into windows of token ids."""
 
 from pathlib import Path
 
@@ -8,17 +8,18 @@ from estream.errors import OptionError, PromptError
 from estream.models.config import ModelConfig
 from estream.text.tokenizer import TextTokenizer
 
-#: Tokens of a window, which the model reads as one prompt.
+#: Tokens per window; the model reads each window as one prompt.
 WINDOW = 512
-#: More tokens than this add memory and time and next to nothing else (docs/experiments.md).
+#: More tokens cost memory and time and hardly improve the codes (docs/experiments.md).
 MOST_TOKENS = 32768
-#: What each expert should see on average, and the least that is taken whatever the experts.
+#: A text must give each expert this many tokens on average.
 TOKENS_PER_EXPERT = 256
+#: A text must have this many tokens, however few experts there are.
 FEWEST_TOKENS = 2048
 
 
 def calibration_windows(path: Path, checkpoint: Path, config: ModelConfig) -> list[np.ndarray]:
-    """Windows of token ids int32, from a UTF-8 text or from an ``.npy`` file of ids.
+    """Return windows of token ids, int32 [at most WINDOW] each, from a UTF-8 text or an ``.npy`` file of ids.
 
     Raises:
         OptionError: the file cannot be read, is too short, or holds ids that the model does not have.

@@ -1,4 +1,4 @@
-"""Predicted TTFT against memory as a PNG picture; needs the ``plot`` extra."""
+"""A PNG chart of predicted TTFT against memory; needs the ``plot`` extra."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,7 @@ from estream.report.figure import drawn
 
 
 def draw_budgets(rows: Sequence[tuple[int, float, float]], tokens: int, path: Path) -> None:
-    """Draw (budget in bytes, TTFT of a fresh model, TTFT of a later sweep), rising in budget.
+    """Draw rows (budget in bytes, TTFT of a fresh model, TTFT of a later sweep) with rising budgets; times in seconds.
 
     Raises:
         OptionError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""A figure of matplotlib, which the ``plot`` extra brings: drawn without a screen, saved as a PNG picture."""
+"""Draws matplotlib figures without a display and saves them as PNG; needs the ``plot`` extra."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def drawn(path: Path, size: tuple[float, float]) -> Iterator["Figure"]:
-    """A figure of ``size`` inches to draw on; saved to ``path`` at the end of the block.
+    """Yield a figure of ``size`` inches to draw on, and save it to ``path`` at the end of the block.
 
     Raises:
         OptionError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""A timeline as one self-contained HTML page: where the time went, at one glance."""
+"""Draws a timeline as one self-contained HTML page."""
 
 from html import escape
 
@@ -30,7 +30,7 @@ svg { background: #fafafa; border: 1px solid #ddd } text { font: 12px system-ui,
 
 
 def to_html(trace: Trace, name: str) -> str:
-    """The page; ``name`` is what was traced."""
+    """Return the page's HTML; ``name`` is its title."""
     stats = trace.stats
     ttft = float(stats["ttft_s"])
     rate = stats["bytes_read"] / stats["read_s"] if stats["read_s"] else 0.0
@@ -74,7 +74,7 @@ def _rect(span: Span, index: int, y: int, scale: float) -> str:
         color = ("#d9d9d9", "#bdbdbd")[index % 2]
     else:
         color = COLORS["waiting for pages"] if span.row == STALL else COLORS.get(span.name, "#888")
-    # A hair's width at least, but not for waits: many short ones would look like one long one.
+    # A minimum width keeps short spans visible. It is smaller for waits: many short waits would look like one long wait.
     x, width = _LEFT + span.begin * scale, max((span.end - span.begin) * scale, 0.02 if span.row == STALL else 0.3)
     title = escape(f"{span.label}, {1000 * (span.end - span.begin):.2f} ms")
     place = f'x="{x:.1f}" y="{y}" width="{width:.2f}" height="{_ROW - 4}"'

@@ -1,4 +1,4 @@
-"""A timeline as a PNG picture; needs the ``plot`` extra."""
+"""Draws a timeline as a PNG picture; needs the ``plot`` extra."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from estream.report.trace import Trace
 
 
 def to_png(trace: Trace, name: str, path: Path) -> None:
-    """Draw the timeline.
+    """Draw a timeline into the file ``path``; ``name`` is its title.
 
     Raises:
         OptionError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Reading a trace back, and the summary of where its time went."""
+"""Reads a trace file and sums up its time by kind of work."""
 
 import json
 from collections import defaultdict
@@ -12,7 +12,7 @@ from estream.errors import PackageError
 
 @dataclass(frozen=True)
 class Span:
-    """Something that took time; seconds from the start of the trace."""
+    """One piece of work in the timeline; ``begin`` and ``end`` in seconds from the start of the trace."""
 
     row: int
     name: str
@@ -23,7 +23,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """``fill`` is the arena's ring: seconds and bytes in use. ``stats`` are the figures of the sweep."""
+    """A timeline. ``fill`` has times in seconds and the ring's bytes in use from then on; ``stats`` is the sweep's
+    ``SweepStats`` as JSON values.
+    """
 
     spans: list[Span]
     fill: list[tuple[float, int]]
@@ -38,7 +40,7 @@ class Trace:
         return sorted({span.row for span in self.spans if span.row >= LANE})
 
     def seconds_by_kind(self) -> dict[str, float]:
-        """Compute time by kind of page, then waiting for pages, then everything else on the computing thread."""
+        """Return seconds of computing by kind of page, of waiting for pages, and of all else on the computing thread."""
         seconds: dict[str, float] = defaultdict(float)
         for span in self.spans:
             if span.row == COMPUTE:

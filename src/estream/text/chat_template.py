@@ -1,7 +1,7 @@
-"""Conversations to text, by the chat template that comes with a checkpoint.
+"""Renders conversations to text with the chat template of a checkpoint.
 
-The conventions are those of transformers, for which templates are written: which blocks trim what, which functions exist,
-which fields of a message are known by two names. Templates are programs from the network, so they run in a sandbox.
+Templates are written for transformers, so its conventions apply: whitespace control, functions, and fields of a message with
+two names. Templates are programs from the network, so they run in a sandbox.
 """
 
 import json
@@ -26,13 +26,13 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
 class RenderedChat(str):
-    """A rendered conversation. Its special tokens are written out in it, so that encoding it adds none."""
+    """A rendered conversation. It contains its special tokens as text, so encoding it adds none."""
 
     __slots__ = ()
 
 
 class ChatTemplate:
-    """The chat templates of one checkpoint; there may be none, and then rendering is refused."""
+    """The chat templates of a checkpoint by name. Without templates, ``render`` raises PromptError."""
 
     def __init__(self, package: Path, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         self._package = package
@@ -46,24 +46,24 @@ class ChatTemplate:
         template: str | None = None,
         **variables: Any,
     ) -> RenderedChat:
-        """The text of a conversation.
+        """Render a conversation to text.
 
         Args:
-            messages: dicts of plain JSON values, first to last.
-            add_generation_prompt: end with the header of the answer that is to come.
-            template: the name of a template, where the checkpoint has several.
-            variables: what else the template knows, such as ``tools`` or ``enable_thinking``.
+            messages: dicts of JSON values with ``role`` and ``content``, first to last.
+            add_generation_prompt: end with the header of the assistant's next message.
+            template: the name of a template, if the checkpoint has several.
+            variables: other variables of the template, such as ``tools`` or ``enable_thinking``.
 
         Raises:
-            PromptError: there is no template, the messages are not messages, or the template refuses them: its own words.
+            PromptError: there is no such template, ``messages`` has another form, or the template fails or refuses them.
 
         """
         source = self._choose(template, variables.get("tools") is not None)
-        known: dict[str, Any] = {**self._special_tokens, "tools": None, "documents": None}
-        known |= {name: _plain(value, name) for name, value in variables.items()}
-        known |= {"messages": _messages(messages), "add_generation_prompt": add_generation_prompt}
+        context: dict[str, Any] = {**self._special_tokens, "tools": None, "documents": None}
+        context |= {name: _json_copy(value, name) for name, value in variables.items()}
+        context |= {"messages": _messages(messages), "add_generation_prompt": add_generation_prompt}
         try:
-            return RenderedChat(_environment().from_string(source).render(known))
+            return RenderedChat(_environment().from_string(source).render(context))
         except _RefusedError as error:
             raise PromptError(f"the chat template refuses these messages: {error}") from error
         except Exception as error:  # a template is a program: it may fail in any way
@@ -80,11 +80,11 @@ class ChatTemplate:
 
 
 class _RefusedError(TemplateError):
-    """Raised by the template itself."""
+    """The template called ``raise_exception``."""
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what an assistant said, for training: here it is its content."""
+    """``{% generation %}`` marks the assistant's text for training; here the block renders as its content."""
 
     tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
 
@@ -94,7 +94,7 @@ class _Generation(Extension):
 
 
 class _Namespace(Namespace):
-    """Without names that begin with an underscore, through which a template could reach into the interpreter."""
+    """Refuses names that begin with an underscore, through which a template could reach into the interpreter."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         if str(name).startswith("_"):
@@ -134,7 +134,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Not jinja's own, which escapes for HTML."""
+    """Replaces jinja's filter, which escapes for HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -143,14 +143,14 @@ def _raise_exception(message: str) -> None:
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Copies without keys whose value is None, which templates would print; reasoning under each of its names."""
+    """Copy messages without keys whose value is None, which templates would print, and with reasoning under both its names."""
     if isinstance(messages, str | Mapping) or not messages:
         raise PromptError("messages must be a list of at least one message, such as {'role': 'user', 'content': 'Hello'}")
     copies = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise PromptError(f"message {index} must be an object with a 'role', found {message!r}")
-        copy = {str(key): _plain(value, f"message {index}") for key, value in message.items() if value is not None}
+        copy = {str(key): _json_copy(value, f"message {index}") for key, value in message.items() if value is not None}
         reasoning = next((copy[key] for key in _REASONING if key in copy), None)
         if reasoning is not None:
             copy = {"thinking": reasoning} | copy | {"reasoning_content": reasoning}
@@ -158,12 +158,12 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return copies
 
 
-def _plain(value: Any, where: str) -> Any:
-    """A copy in plain JSON types, whose methods the sandbox knows."""
+def _json_copy(value: Any, where: str) -> Any:
+    """Copy a JSON value into built-in types, whose methods the sandbox can check."""
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, where) for key, item in value.items()}
+        return {str(key): _json_copy(item, where) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item, where) for item in value]
+        return [_json_copy(item, where) for item in value]
     raise PromptError(f"{where} holds a {type(value).__name__}; chat templates take plain JSON values only")

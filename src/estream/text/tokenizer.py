@@ -1,4 +1,4 @@
-"""Text to token ids and back, as the checkpoint's tokenizer says."""
+"""Converts text to token ids and back with the checkpoint's tokenizer."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,9 @@ _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_
 
 
 class TextTokenizer:
-    """The package's ``tokenizer.json``; None where the checkpoint had none, and then only ids are taken.
+    """A package's tokenizer, from its ``tokenizer.json``; without one (``path`` None), ``encode`` raises PromptError.
 
-    ``chat`` is the template of its conversations.
+    ``chat`` renders conversations with the package's chat template.
     """
 
     def __init__(self, path: Path | None, package: Path) -> None:
@@ -33,14 +33,14 @@ class TextTokenizer:
                 self._tokenizer = Tokenizer.from_file(str(path))
             except Exception as error:  # tokenizers raises plain Exception
                 raise PackageError(f"{path}: the tokenizer cannot be read ({error})") from error
-            # A prompt is never cut or filled up silently.
+            # The file may ask for truncation or padding; a prompt is read as it is.
             self._tokenizer.no_truncation()
             self._tokenizer.no_padding()
             self._before = self._missing("bos_token", config, special)
             self._after = self._missing("eos_token", config, special)
 
     def _missing(self, name: str, config: dict[str, Any], special: dict[str, str]) -> list[int]:
-        """The id of a special token that the config wants added and ``tokenizer.json`` does not add by itself."""
+        """The id of a special token that the config wants added and ``tokenizer.json`` does not add; else empty."""
         assert self._tokenizer is not None
         if config.get(f"add_{name}") is not True or name not in special:
             return []
@@ -50,7 +50,7 @@ class TextTokenizer:
         return [] if token in self._tokenizer.encode("").ids else [token]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids with the special tokens that the tokenizer's rules add; a rendered chat holds its own and gets none.
+        """Return token ids with the special tokens that the tokenizer adds; a rendered chat has its own and gets none.
 
         Raises:
             PromptError: the package has no tokenizer, or the text is not valid Unicode.
@@ -67,14 +67,14 @@ class TextTokenizer:
         return [*self._before, *self._tokenizer.encode(text).ids, *self._after]
 
     def piece(self, token: int) -> str | None:
-        """The text of one token, None without a tokenizer."""
+        """Return the text of one token; None without a tokenizer."""
         if self._tokenizer is None:
             return None
         return str(self._tokenizer.decode([token], skip_special_tokens=False))
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """An empty object where there is no such file."""
+    """Read a JSON object; an empty one if there is no such file."""
     try:
         data = json.loads(read_regular(path).decode("utf-8"))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _special_tokens(config: dict[str, Any], mapping: dict[str, Any]) -> dict[str, str]:
-    """Special tokens by name; each is written as a string or as an object with its ``content``."""
+    """Special tokens by name. A file holds each as a string or as an object with ``content``."""
     tokens = {}
     for name in _NAMED:
         value = config.get(name, mapping.get(name))
@@ -98,7 +98,7 @@ def _special_tokens(config: dict[str, Any], mapping: dict[str, Any]) -> dict[str
 
 
 def _templates(file: Path, config: dict[str, Any]) -> dict[str, str]:
-    """Chat templates by name: from a file of its own, else from the config as one text or a list of named ones."""
+    """Chat templates by name: from the template file, else from the config, which has one text or a list of named ones."""
     if file.exists():
         try:
             return {"default": read_regular(file).decode("utf-8")}

@@ -102,7 +102,7 @@ def test_settings_come_back_in_the_words_of_config_json(made: Made):
 
 def test_what_predicts_several_tokens_at_once_is_left_out_and_said(made: Made):
     notes = " ".join(GgufCheckpoint(made.path).notes)
-    assert ("left out: 1 tensors for predicting several tokens at once" in notes) == (made.case.architecture == "glm4moe")
+    assert ("left out: 1 tensors for multi-token prediction" in notes) == (made.case.architecture == "glm4moe")
 
 
 HYBRIDS = {"qwen3next": "qwen3_next", "qwen35moe": "qwen3_5_moe"}
@@ -134,7 +134,7 @@ def test_codes_follow_the_order_of_heads_where_it_keeps_groups_whole(name: str, 
     kept = 0
     for tensor, view in checkpoint.tensors.items():
         ref = TensorRef(tensor, view.shape)
-        if "linear_attn" not in tensor or checkpoint.codes(ref) is None:
+        if "linear_attn" not in tensor or checkpoint.code_format(ref) is None:
             continue
         codes = checkpoint.read_codes(ref, 3, view.rows // 2)
         assert codes is not None

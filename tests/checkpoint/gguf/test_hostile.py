@@ -207,7 +207,7 @@ def test_a_file_that_is_cut_while_it_is_read_is_named(model: GgufModel, tmp_path
     checkpoint = GgufCheckpoint(path)
     last = max(checkpoint.tensors.items(), key=lambda item: item[1].pieces[0].tensor.offset)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(CheckpointError, match="inside tensor '.*'; it was cut meanwhile"):
+    with pytest.raises(CheckpointError, match="inside tensor '.*'; it was cut while it was read"):
         checkpoint.read_rows(TensorRef(last[0], last[1].shape))
 
 

@@ -53,9 +53,9 @@ def test_words_are_cut_without_losing_a_byte(pre: str):
     rule = word_rule(pre)
     assert rule is not None
     for text in TEXTS:
-        words = [word for word, _ in rule.cut.pre_tokenize_str(text)]
+        words = [word for word, _ in rule.pre_tokenizer.pre_tokenize_str(text)]
         assert decoders.ByteLevel().decode(words) == text
-    cut = [word for word, _ in rule.cut.pre_tokenize_str("ab 123456 cd")]
+    cut = [word for word, _ in rule.pre_tokenizer.pre_tokenize_str("ab 123456 cd")]
     digits = {
         "gpt-2": 1,
         "olmo": 1,
@@ -139,8 +139,8 @@ def _set(name: str, value: Any):
 
 
 UNFAITHFUL = {
-    "an unknown cut": (_set("pre", "viking"), "how 'viking' cuts text into words is not known here"),
-    "an unnamed cut": (_without("pre"), "how 'default' cuts text into words is not known here"),
+    "an unknown cut": (_set("pre", "viking"), "its pre-tokenizer 'viking' is not supported"),
+    "an unnamed cut": (_without("pre"), "its pre-tokenizer 'default' is not supported"),
     "another kind": (_set("model", "bert"), "tokenizers of kind 'bert' are not built"),
     "no kind": (_without("model"), "the file holds none"),
     "no tokens": (_without("tokens"), "the file holds no tokens"),

@@ -1,1 +1,1 @@
-"""GGUF: the single-file format of llama.cpp and its relatives."""
+"""GGUF, llama.cpp's file format for models."""

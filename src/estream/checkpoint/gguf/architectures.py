@@ -1,5 +1,6 @@
-"""The architectures of GGUF that are read: their settings in the words of ``config.json``, their tensors in those of
-Hugging Face. Names are those of ``gguf-py/gguf/constants.py`` in llama.cpp; what its conversion changes is undone.
+"""The supported GGUF architectures: how their settings become a ``config.json``, and their tensor names Hugging Face names.
+
+GGUF names are those of ``gguf-py/gguf/constants.py`` in llama.cpp.
 """
 
 from collections.abc import Callable, Mapping
@@ -7,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from estream.checkpoint.gguf import configs, hybrids
-from estream.checkpoint.gguf.configs import Config, Facts
+from estream.checkpoint.gguf.configs import Config, TensorFacts
 from estream.checkpoint.gguf.keys import Keys
 from estream.checkpoint.gguf.reader import GgufTensor
 from estream.checkpoint.gguf.views import View
 from estream.errors import CheckpointError
 
-#: Of the whole model.
+#: Tensors outside the layers.
 MODEL_NAMES = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -61,39 +62,41 @@ _HYBRID = (
         "ssm_out": "linear_attn.out_proj",
     }
 )
-_HYBRID_WHOLE = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}
+_HYBRID_FULL_NAMES = {"ssm_a": "linear_attn.A_log", "ssm_dt.bias": "linear_attn.dt_bias"}
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """``names`` maps what stands between ``blk.N.`` and ``.weight`` or ``.bias`` to what stands below ``model.layers.N.``.
+    """How to read one GGUF architecture.
 
-    Where the target has ``{e}``, the stored tensor is cut into experts along its first dimension; where several stored
-    tensors have one target they are joined, expert by expert. ``whole`` maps names that have no ``.weight`` in Hugging Face.
-    ``permuted``: the rows of q and k are reordered (:class:`estream.checkpoint.gguf.views.Piece`). Of ``transposed`` the
-    columns are Hugging Face's rows. ``transposed_experts``: Hugging Face has the experts' matrices [inputs, outputs], with
-    the outputs of gate and up side by side.
+    ``translate`` makes the ``config.json``. ``names`` maps GGUF names to Hugging Face names, both without the layer's prefix
+    (``blk.N.``, ``model.layers.N.``) and without ``.weight`` or ``.bias``. A target with ``{e}`` is one expert: the stored
+    tensor is cut along its first dimension. Stored tensors with the same target are joined, expert by expert, in the order of
+    ``names``. ``full_names`` maps names with their suffix, for targets that have none.
     """
 
-    translate: Callable[[Keys, Facts], Config]
+    translate: Callable[[Keys, TensorFacts], Config]
     names: Mapping[str, str]
-    whole: Mapping[str, str] = field(default_factory=dict)
+    full_names: Mapping[str, str] = field(default_factory=dict)
+    #: Whether llama.cpp reorders the rows of q and k for its rotary positions (``views.Piece.heads``).
     permuted: bool = False
+    #: Stored tensors whose columns are Hugging Face's rows.
     transposed: frozenset[str] = frozenset()
+    #: Whether Hugging Face stores the experts' matrices as [inputs, outputs], with alternating outputs of gate and up.
     transposed_experts: bool = False
-    #: Tensors whose values are part of the config.
+    #: Tensors whose values belong into the config.
     settings: frozenset[str] = frozenset()
-    #: What else conversion changed, undone: by the config, the name below ``model.layers.N.`` and the view.
+    #: Reverts other changes of llama.cpp's conversion, given the config, the name below ``model.layers.N.`` and the view.
     undo: Callable[[Mapping[str, Any], str, View], View] = lambda _config, _name, view: view
 
     @property
-    def order(self) -> list[str]:
-        """All stored names below ``blk.N.``, in the order in which those of one target are joined."""
-        return [*(f"{name}.{kind}" for kind in ("weight", "bias") for name in self.names), *self.whole]
+    def join_order(self) -> list[str]:
+        """All stored names below ``blk.N.``, in the order in which tensors of one target are joined."""
+        return [*(f"{name}.{suffix}" for suffix in ("weight", "bias") for name in self.names), *self.full_names]
 
     def config(self, keys: Keys, stored: Mapping[str, GgufTensor], read: Callable[[GgufTensor], list[float]]) -> Config:
-        """Raises CheckpointError where a setting is missing, contradictory or unknown."""
-        return self.translate(keys, Facts(stored, read))
+        """Make the ``config.json``. Raises CheckpointError where a setting is missing, contradictory or not supported."""
+        return self.translate(keys, TensorFacts(stored, read))
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -116,11 +119,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         | {
             "attn_qkv": "linear_attn.in_proj_qkvz",
             "attn_gate": "linear_attn.in_proj_qkvz",
-            # Older files hold the two together, as Hugging Face does.
+            # Older files have one tensor for the two, as Hugging Face does.
             "ssm_in": "linear_attn.in_proj_qkvz",
             "ssm_ba": "linear_attn.in_proj_ba",
         },
-        whole=_HYBRID_WHOLE,
+        full_names=_HYBRID_FULL_NAMES,
         undo=hybrids.undo,
     ),
     "qwen35moe": Architecture(
@@ -132,7 +135,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "ssm_beta": "linear_attn.in_proj_b",
             "ssm_alpha": "linear_attn.in_proj_a",
         },
-        whole=_HYBRID_WHOLE,
+        full_names=_HYBRID_FULL_NAMES,
         undo=hybrids.undo,
     ),
     "deepseek2": Architecture(
@@ -149,11 +152,11 @@ ARCHITECTURES: dict[str, Architecture] = {
             "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
             "attn_kv_a_norm": "self_attn.kv_a_layernorm",
             "attn_kv_b": "self_attn.kv_b_proj",
-            # Newer files hold the two halves of kv_b apart, head by head, that of the keys transposed.
+            # Newer files split kv_b into keys and values, [heads, ...] each; the keys' part is transposed.
             "attn_k_b": "self_attn.kv_b_proj",
             "attn_v_b": "self_attn.kv_b_proj",
         },
-        whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        full_names={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
         transposed=frozenset({"attn_k_b.weight"}),
     ),
     "glm4moe": Architecture(
@@ -164,12 +167,12 @@ ARCHITECTURES: dict[str, Architecture] = {
         | _DENSE
         | _EXPERTS
         | _shared("shared_experts"),
-        whole={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
+        full_names={"exp_probs_b.bias": "mlp.gate.e_score_correction_bias"},
     ),
     "gpt-oss": Architecture(
         configs.gpt_oss,
         _ATTENTION | {"post_attention_norm": "post_attention_layernorm", "ffn_gate_inp": "mlp.router"},
-        whole={
+        full_names={
             "attn_sinks.weight": "self_attn.sinks",
             "ffn_gate_exps.weight": "mlp.experts.gate_up_proj",
             "ffn_up_exps.weight": "mlp.experts.gate_up_proj",
@@ -204,7 +207,7 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 
 def architecture_of(keys: Keys) -> Architecture:
-    """Raises CheckpointError where it is not known."""
+    """Return the architecture that the keys name. Raises CheckpointError where it is not supported."""
     architecture = ARCHITECTURES.get(keys.architecture)
     if architecture is None:
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""A GGUF model in the vocabulary of Hugging Face, so that the model families read it as they read their own."""
+"""A GGUF model in the vocabulary of Hugging Face, so model families read it like a Hugging Face checkpoint."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from estream.checkpoint.gguf.architectures import architecture_of
 from estream.checkpoint.gguf.files import read_model
 from estream.checkpoint.gguf.keys import Keys
-from estream.checkpoint.gguf.names import views_of
+from estream.checkpoint.gguf.names import views_by_name
 from estream.checkpoint.gguf.tokenizer import tokenizer_files
 from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.checkpoint.gguf.views import Piece, View
@@ -23,20 +23,23 @@ from estream.models.config import TensorRef
 
 @dataclass(frozen=True)
 class GgufCodes:
+    """Codes int8 [rows, columns] and scales, fp16 bits in uint16 [rows, columns / CODE_GROUP]."""
+
     codes: np.ndarray
     scales: np.ndarray
 
 
 class GgufCheckpoint:
-    """Reads tensors by rows with positioned reads, dequantised by chunks, so that memory holds little more than what was
-    asked for. Satisfies :class:`estream.checkpoint.source.CheckpointSource`.
+    """Reads tensors by rows and dequantises them in chunks, so memory holds little more than the rows of one read.
+
+    Satisfies :class:`estream.checkpoint.source.CheckpointSource`.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read and translate the headers of all files of the model that ``path`` is a file of.
+        """Read and translate the headers of all files of a model; ``path`` is any of the files.
 
         Raises:
-            CheckpointError: a file is damaged or missing, or the architecture or one of its settings is not known.
+            CheckpointError: a file is damaged or missing, or the architecture or one of its settings is not supported.
 
         """
         self.path = path
@@ -46,9 +49,9 @@ class GgufCheckpoint:
         architecture = architecture_of(keys)
         self.config = architecture.config(keys, stored, self._vector)
         keys.refuse_unread()
-        self._tensors, dropped = views_of(architecture, self.config, stored)
+        self._tensors, dropped = views_by_name(architecture, self.config, stored)
         if dropped:
-            self.notes.append(f"left out: {len(dropped)} tensors for predicting several tokens at once ('{dropped[0]}', ...)")
+            self.notes.append(f"left out: {len(dropped)} tensors for multi-token prediction ('{dropped[0]}', ...)")
         self._extras, problem = tokenizer_files(metadata, int(self.config["vocab_size"]))
         if problem:
             self.notes.append(f"no tokenizer: {problem}; prompts must be token ids")
@@ -64,14 +67,12 @@ class GgufCheckpoint:
         yield from self._extras.items()
 
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
-        """Raises CheckpointError: names the first tensor that is missing, left over or misshapen."""
+        """Raise CheckpointError, naming the first tensor that is missing or unknown, or has another shape."""
         check_tensors(self.path, self._tensors, refs, ignored)
 
     def dtype(self, ref: TensorRef) -> str:
-        """What is quantised is given in float32, in which ggml computes it. So are the embedding rows of a package then:
-        float16 would take half the place, but round the products of codes and scales.
-        """
-        return self._tensors[ref.name].plain or "float32"
+        """Quantised tensors read as float32, like ggml's own dequantisation; float16 would round codes times scales."""
+        return self._tensors[ref.name].float_dtype or "float32"
 
     def stored_as(self, ref: TensorRef) -> str:
         return "+".join(self._tensors[ref.name].type_names)
@@ -80,11 +81,11 @@ class GgufCheckpoint:
         view, start, count = self._rows(ref, first, count)
         dtype = self.dtype(ref)
         data = np.empty((count, view.columns), np.float32 if dtype == "float32" else np.uint16)
-        for where, piece, begin, length in view.runs(start, count):
-            if view.plain:
-                data[where] = piece.blocks(begin, length).view(data.dtype)
+        for target, piece, begin, length in view.runs(start, count):
+            if view.float_dtype:
+                data[target] = piece.blocks(begin, length).view(data.dtype)
             else:
-                data[where] = piece.values(begin, length)
+                data[target] = piece.values(begin, length)
         data = view.in_order(data)
         return data if view.undo is None else view.undo(data)
 
@@ -96,30 +97,30 @@ class GgufCheckpoint:
             raise CheckpointError(f"{self._tensors[ref.name].file.name}: tensor '{ref.name}' holds values that are not finite")
         return values + np.float32(ref.added) if ref.added else values
 
-    def codes(self, ref: TensorRef) -> tuple[int, int] | None:
+    def code_format(self, ref: TensorRef) -> tuple[int, int] | None:
         bits = self._tensors[ref.name].code_bits
         return (bits, CODE_GROUP) if bits else None
 
     def read_codes(self, ref: TensorRef, first: int = 0, count: int | None = None) -> GgufCodes | None:
         view, start, count = self._rows(ref, first, count)
         result = GgufCodes(np.empty((count, view.columns), np.int8), np.empty((count, view.columns // CODE_GROUP), np.uint16))
-        for where, piece, begin, length in view.runs(start, count):
-            kind = piece.tensor.type
-            assert kind.codes is not None
-            found = kind.codes(piece.blocks(begin, length).reshape(-1, kind.bytes))
-            if not found.fits:
+        for target, piece, begin, length in view.runs(start, count):
+            tensor_type = piece.tensor.type
+            assert tensor_type.codes is not None
+            blocks = tensor_type.codes(piece.blocks(begin, length).reshape(-1, tensor_type.bytes))
+            if not blocks.fits:
                 return None
-            result.codes[where] = found.codes.reshape(length, -1)
-            result.scales[where] = found.scales.reshape(length, -1)
+            result.codes[target] = blocks.codes.reshape(length, -1)
+            result.scales[target] = blocks.scales.reshape(length, -1)
         return GgufCodes(view.in_order(result.codes), view.in_order(result.scales, CODE_GROUP))
 
     def _rows(self, ref: TensorRef, first: int, count: int | None) -> tuple[View, int, int]:
-        """The view, its first row that is meant, and how many."""
+        """The view that ``ref`` names, and the first row and number of rows in it."""
         view, start, rows = self._tensors[ref.name].select(ref)
         return view, start + first, rows - first if count is None else count
 
     @staticmethod
     def _vector(tensor: Any) -> list[float]:
-        """The values of a small tensor that belongs into the config."""
+        """All values of a small tensor that belongs into the config."""
         piece = Piece(tensor, 0, tensor.rows)
         return [float(x) for x in piece.values(0, tensor.rows).reshape(-1)]

@@ -1,4 +1,4 @@
-"""The files of a GGUF model: one, or parts named ``-00001-of-00003.gguf``."""
+"""The files of a GGUF model: one, or parts such as ``NAME-00001-of-00003.gguf``."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,9 @@ _SPLIT = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf"
 
 
 def find_gguf(path: Path) -> Path | None:
-    """The (first) file of the GGUF model that a path means: the file itself, or the only model of a folder without
-    safetensors. None where the path means something else.
+    """Return a file of the GGUF model at ``path``: a ``.gguf`` file, or the only model in a folder without safetensors.
+
+    None if ``path`` is not a GGUF model.
 
     Raises:
         CheckpointError: the file does not exist, or the folder holds several models.
@@ -34,7 +35,7 @@ def find_gguf(path: Path) -> Path | None:
 
 
 def read_model(path: Path) -> tuple[dict[str, Any], dict[str, GgufTensor], list[Path]]:
-    """Metadata, tensors and files of a model, given any of its files.
+    """Return the metadata, the tensors by name and the files of a model; ``path`` is any of its files.
 
     Raises:
         CheckpointError: a part is missing, belongs to another model, or is damaged.
@@ -66,14 +67,16 @@ def _parts(path: Path) -> list[Path]:
         if not part.is_file():
             raise CheckpointError(f"{part}: this part of the model is missing")
     if not 1 <= int(match["number"]) <= count:
-        raise CheckpointError(f"{path}: part {int(match['number'])} of {count} is not one")
+        raise CheckpointError(
+            f"{path}: the name says part {int(match['number'])} of {count}; expected a part from 1 to {count}"
+        )
     return paths
 
 
 def _check_part(file: GgufFile, index: int, count: int) -> None:
-    says = file.metadata.get("split.no", 0), file.metadata.get("split.count", 0) or 1
-    if says != (index, count):
+    part = file.metadata.get("split.no", 0), file.metadata.get("split.count", 0) or 1
+    if part != (index, count):
         raise CheckpointError(
-            f"{file.path}: says that it is part {says[0] + 1} of {says[1]}, expected part {index + 1} of {count}; "
-            "give every part the name that it was made with"
+            f"{file.path}: says that it is part {part[0] + 1} of {part[1]}, expected part {index + 1} of {count}; "
+            "give every part its original name"
         )

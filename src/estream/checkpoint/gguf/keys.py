@@ -1,4 +1,4 @@
-"""Typed access to a GGUF file's metadata; what nobody asked for is refused, since it may change what is computed."""
+"""Typed access to a GGUF file's metadata. A key that is never read is an error, since it may change the result."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +8,15 @@ import numpy as np
 
 from estream.errors import CheckpointError
 
-#: Keys of an architecture that change nothing that is computed.
+#: Keys that do not change the result, in any architecture.
 _WITHOUT_EFFECT = frozenset({"vocab_size", "rope.scaling.finetuned"})
 
 
 class Keys:
-    """The keys below ``ARCHITECTURE.`` by their rest, such as "attention.head_count"."""
+    """The keys of the file's architecture, without their prefix ``ARCHITECTURE.``, such as "attention.head_count".
+
+    Every method raises CheckpointError, which names file and key.
+    """
 
     def __init__(self, path: Path, metadata: Mapping[str, Any]) -> None:
         self.path = path
@@ -21,17 +24,17 @@ class Keys:
         self._asked: set[str] = set()
         architecture = metadata.get("general.architecture")
         if not isinstance(architecture, str):
-            raise CheckpointError(f"{path}: 'general.architecture' is missing or not text, so the model is not known")
+            raise CheckpointError(f"{path}: 'general.architecture' is missing or not text, expected the architecture's name")
         self.architecture = architecture
 
-    def refuse(self, key: str, what: str) -> NoReturn:
-        raise CheckpointError(f"{self.path}: '{self.architecture}.{key}' {what}")
+    def refuse(self, key: str, problem: str) -> NoReturn:
+        raise CheckpointError(f"{self.path}: '{self.architecture}.{key}' {problem}")
 
     def has(self, key: str) -> bool:
         return f"{self.architecture}.{key}" in self._metadata
 
     def _get(self, key: str) -> Any:
-        """The value, one number where an array holds the same for every layer; None where absent."""
+        """Return the value, or None where absent. An array with the same number for every layer counts as that number."""
         self._asked.add(key)
         value = self._metadata.get(f"{self.architecture}.{key}")
         if isinstance(value, np.ndarray):
@@ -41,7 +44,7 @@ class Keys:
         return value
 
     def integer(self, key: str, default: int | None = None, least: int = 1, most: int | None = None) -> int:
-        """``most``: what the tensors have room for, for numbers that something is made for each of."""
+        """Return a whole number in ``least``..``most``. ``most`` bounds counts by the tensors, against damaged files."""
         value = self._get(key)
         if value is None:
             if default is None:
@@ -54,7 +57,7 @@ class Keys:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """The shortest decimal that is this number in float32, as it was before it was stored."""
+        """Return a finite number: the shortest decimal that rounds to the stored float32, as ``config.json`` has it."""
         value = self._get(key)
         if value is None:
             if default is None:
@@ -81,7 +84,7 @@ class Keys:
         return value
 
     def flags(self, key: str) -> list[bool] | None:
-        """One for each layer; None where absent."""
+        """Return an array of true and false, one per layer; None where absent."""
         self._asked.add(key)
         values = self._metadata.get(f"{self.architecture}.{key}")
         if values is not None and (not isinstance(values, np.ndarray) or values.dtype != np.bool_):
@@ -89,17 +92,17 @@ class Keys:
         return None if values is None else values.tolist()
 
     def without_effect(self, key: str) -> None:
-        """A key that changes nothing that is computed for this architecture."""
+        """Accept a key that does not change the result in this architecture."""
         self._asked.add(key)
 
     def require(self, key: str, *supported: object) -> None:
-        """Refuse any value but these; absence is fine."""
+        """Refuse any value but ``supported``. The key may be absent."""
         value = self._get(key)
         if value is not None and value not in supported:
             self.refuse(key, f"is {value!r}, but only {' or '.join(map(repr, supported))} is supported")
 
     def refuse_unread(self) -> None:
-        """Raises CheckpointError for a key of the architecture that the translation did not look at."""
+        """Refuse the file if it has a key of the architecture that no method has read."""
         prefix = f"{self.architecture}."
         names = {key.removeprefix(prefix) for key in self._metadata if key.startswith(prefix)}
         unread = sorted(names - self._asked - _WITHOUT_EFFECT)

@@ -1,4 +1,4 @@
-"""From the tensors of a GGUF model to views of them under their Hugging Face names."""
+"""Gives the tensors of a GGUF model their Hugging Face names."""
 
 import re
 from collections.abc import Mapping
@@ -10,16 +10,16 @@ from estream.checkpoint.gguf.views import Piece, View
 from estream.errors import CheckpointError
 
 _LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<rest>.+)")
-#: Before 2024-04 each expert was a tensor of its own.
+#: Files from before April 2024 have one tensor per expert.
 _SINGLE_EXPERT = re.compile(r"(?P<part>ffn_(?:gate|up|down))\.(?P<expert>\d+)\.weight")
 
 
-def views_of(
+def views_by_name(
     architecture: Architecture, config: Mapping[str, Any], stored: Mapping[str, GgufTensor]
 ) -> tuple[dict[str, View], list[str]]:
-    """Views by Hugging Face name, and the tensors of layers beyond the model's own (multi-token prediction).
+    """Return views by Hugging Face name, and the names of the tensors of multi-token prediction, which have no view.
 
-    A tensor that the architecture does not know keeps its name, so that the check for tensors left over refuses it.
+    A tensor that the architecture does not know keeps its GGUF name; ``check_tensors`` then refuses it.
     """
     views: dict[str, View] = {}
     joined: dict[str, list[tuple[str, GgufTensor]]] = {}
@@ -38,35 +38,35 @@ def views_of(
             joined.setdefault(target, []).append((match["rest"] if match else name, tensor))
     for target, parts in joined.items():
         if architecture.transposed_experts and "_exps." in parts[0][0]:
-            views[target] = _side_by_side(_in_order(architecture, parts))
+            views[target] = _transposed_experts(_in_order(architecture, parts))
         elif len(parts) > 1:
             views[target] = _join(architecture, _in_order(architecture, parts))
         else:
             views[target] = _single(architecture, config, *parts[0])
-    return {name: architecture.undo(config, _below_layer(name), view) for name, view in views.items()}, dropped
+    return {name: architecture.undo(config, _without_layer(name), view) for name, view in views.items()}, dropped
 
 
-def _below_layer(name: str) -> str:
+def _without_layer(name: str) -> str:
     return re.sub(r"model\.layers\.\d+\.", "", name)
 
 
 def _target(architecture: Architecture, name: str, match: re.Match[str] | None) -> str:
     """The Hugging Face name, with ``{e}`` where the tensor holds all experts."""
     if match is None:
-        stem, dot, kind = name.rpartition(".")
-        return MODEL_NAMES[stem] + dot + kind if stem in MODEL_NAMES else name
+        stem, dot, suffix = name.rpartition(".")
+        return MODEL_NAMES[stem] + dot + suffix if stem in MODEL_NAMES else name
     prefix, rest = f"model.layers.{match['layer']}.", match["rest"]
-    if rest in architecture.whole:
-        return prefix + architecture.whole[rest]
+    if rest in architecture.full_names:
+        return prefix + architecture.full_names[rest]
     single = _SINGLE_EXPERT.fullmatch(rest)
     if single and "{e}" in architecture.names.get(f"{single['part']}_exps", ""):
         return prefix + architecture.names[f"{single['part']}_exps"].format(e=single["expert"]) + ".weight"
-    stem, dot, kind = rest.rpartition(".")
-    return prefix + architecture.names[stem] + dot + kind if stem in architecture.names else name
+    stem, dot, suffix = rest.rpartition(".")
+    return prefix + architecture.names[stem] + dot + suffix if stem in architecture.names else name
 
 
 def _experts(target: str, tensor: GgufTensor) -> dict[str, View]:
-    """Cut along the first dimension: matrices [experts, rows, columns], or biases [experts, rows]."""
+    """Cut a tensor into experts: matrices [experts, rows, columns], or biases [experts, rows]."""
     if len(tensor.shape) < 2:
         raise CheckpointError(f"{tensor.file}: tensor '{tensor.name}' is {tensor.shape}, expected one part per expert")
     experts, rest = tensor.shape[0], tensor.shape[1:]
@@ -80,19 +80,19 @@ def _single(architecture: Architecture, config: Mapping[str, Any], rest: str, te
         raise CheckpointError(
             f"{tensor.file}: tensor '{tensor.name}' is {tensor.shape}, expected rows for {heads} heads of even size"
         )
-    # Qwen2-MoE's gate of the shared expert is one row there, and a vector here.
+    # Qwen2-MoE's gate of the shared expert is [1, hidden] in Hugging Face, a vector in GGUF.
     one_row = rest == "ffn_gate_inp_shexp.weight" and len(tensor.shape) == 1
     return View((1, *tensor.shape) if one_row else tensor.shape, (Piece(tensor, 0, tensor.rows, heads),))
 
 
 def _in_order(architecture: Architecture, parts: list[tuple[str, GgufTensor]]) -> list[tuple[str, GgufTensor]]:
-    """In the order of the table: gate before up, keys before values."""
-    order = architecture.order
+    """Sort by the architecture's table: gate before up, keys before values."""
+    order = architecture.join_order
     return sorted(parts, key=lambda part: order.index(part[0]))
 
 
 def _join(architecture: Architecture, parts: list[tuple[str, GgufTensor]]) -> View:
-    """One tensor from several, one after another; per expert or head where they have a third dimension."""
+    """Concatenate the rows of tensors; of three-dimensional ones for each expert or head."""
     first = parts[0][1]
     units = first.shape[0] if len(first.shape) == 3 else 1
     pieces = tuple(
@@ -100,18 +100,16 @@ def _join(architecture: Architecture, parts: list[tuple[str, GgufTensor]]) -> Vi
         for unit in range(units)
         for rest, tensor in parts
     )
-    alike = all(len(t.shape) == len(first.shape) and (units == 1 or t.shape[0] == units) for _, t in parts)
-    if not alike or len({piece.columns for piece in pieces}) != 1:
+    same_units = all(len(t.shape) == len(first.shape) and (units == 1 or t.shape[0] == units) for _, t in parts)
+    if not same_units or len({piece.columns for piece in pieces}) != 1:
         _refuse(parts)
     rows = sum(piece.rows for piece in pieces)
     flat = len(first.shape) == 2 or architecture.transposed
     return View((rows, pieces[0].columns) if flat else (units, rows // units, pieces[0].columns), pieces)
 
 
-def _side_by_side(parts: list[tuple[str, GgufTensor]]) -> View:
-    """Experts' matrices or biases as Hugging Face has them for gpt-oss: matrices [inputs, outputs], and the outputs of gate
-    and up alternate.
-    """
+def _transposed_experts(parts: list[tuple[str, GgufTensor]]) -> View:
+    """The experts' matrices or biases of gpt-oss: Hugging Face has [inputs, outputs], and outputs of gate and up alternate."""
     first = parts[0][1]
     if len(first.shape) not in (2, 3) or any(t.shape != first.shape for _, t in parts):
         _refuse(parts)

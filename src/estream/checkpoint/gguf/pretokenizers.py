@@ -1,5 +1,6 @@
-"""How byte-level BPE tokenizers of the families cut text into words, by the name that a GGUF file gives it
-(``tokenizer.ggml.pre``). Each is written as the tokenizer's own ``tokenizer.json`` writes it; the names are those of llama.cpp.
+"""Pre-tokenizers of byte-level BPE, by llama.cpp's names for them (``tokenizer.ggml.pre`` in a GGUF file).
+
+The patterns are those of the models' own ``tokenizer.json``.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ _SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 
 _QWEN = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_SYMBOLS}|{_SPACES}"
-# Marks belong to words.
+# As _QWEN, but combining marks (\p{M}) belong to words.
 _QWEN_3_5 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
 _LLAMA = rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_SYMBOLS}|{_SPACES}"
 
@@ -30,7 +31,7 @@ _DEEPSEEK_V3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES,
 )
 
-#: The letters that have case.
+#: The letters that have case, as in DeepSeek's tokenizer.json.
 _CASED = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376"
     "\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f"
@@ -55,11 +56,15 @@ _DEEPSEEK_LLM = (
 
 @dataclass(frozen=True)
 class WordRule:
-    """``whole_words``: a word that is a token is taken without looking at merges. ``add_bos`` where the file does not say."""
+    """How a tokenizer splits text into words.
 
-    cut: PreTokenizer
+    ``ignore_merges``: a word that is a token is not built by merges. ``add_bos`` applies where the file has no
+    ``add_bos_token``.
+    """
+
+    pre_tokenizer: PreTokenizer
     normalizer: Normalizer | None = None
-    whole_words: bool = False
+    ignore_merges: bool = False
     add_bos: bool = False
 
 
@@ -77,7 +82,7 @@ def _refact() -> PreTokenizer:
 
 
 def _llama_3() -> WordRule:
-    return WordRule(_split(_LLAMA), whole_words=True, add_bos=True)
+    return WordRule(_split(_LLAMA), ignore_merges=True, add_bos=True)
 
 
 _RULES: dict[str, Callable[[], WordRule]] = {
@@ -88,7 +93,7 @@ _RULES: dict[str, Callable[[], WordRule]] = {
     "llama-bpe": _llama_3,
     "llama3": _llama_3,
     "llama-v3": _llama_3,
-    "glm4": lambda: WordRule(_split(_LLAMA), whole_words=True),
+    "glm4": lambda: WordRule(_split(_LLAMA), ignore_merges=True),
     "gpt-4o": lambda: WordRule(_split(_GPT_4O)),
     "deepseek-v3": lambda: WordRule(_split(*_DEEPSEEK_V3)),
     "deepseek-llm": lambda: WordRule(_split(*_DEEPSEEK_LLM)),
@@ -97,6 +102,6 @@ _RULES: dict[str, Callable[[], WordRule]] = {
 
 
 def word_rule(name: str) -> WordRule | None:
-    """None where the name is not known here; then the text would be cut wrongly."""
+    """Return the rule of this name, or None where it is not known."""
     rule = _RULES.get(name)
     return None if rule is None else rule()

@@ -1,8 +1,7 @@
-"""The header of a GGUF file: metadata and where each tensor lies. Format: ggml's ``docs/gguf.md``, versions 2 and 3.
+"""Reads the header of a GGUF file: metadata and the place of each tensor. Format: ggml's ``docs/gguf.md``, versions 2 and 3.
 
-An own reader, because the ``gguf`` package's maps the file and slices the mapping without comparing lengths, counts and
-offsets to its size: a truncated file is misread there instead of refused. Here every one of them is checked before
-anything is read or reserved for it.
+estream has its own reader because that of the ``gguf`` package does not compare lengths, counts and offsets with the file's
+size, so it misreads a truncated file. This one checks each of them before it reads or allocates anything.
 """
 
 import struct
@@ -27,7 +26,7 @@ _LONGEST_NAME = 1024
 _MOST_DIMENSIONS = 4
 
 _STRING, _ARRAY = 8, 9
-#: Numbers of scalar value types, and the numpy type that reads them; 7 is bool.
+#: The NumPy type of each scalar value type, by its number in the file.
 _SCALARS = {
     **{0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4"},
     **{6: "<f4", 7: "?", 10: "<u8", 11: "<i8", 12: "<f8"},
@@ -36,7 +35,7 @@ _SCALARS = {
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """A tensor of a file: ``shape`` has the rows' length last, as everywhere in estream (GGUF stores it first)."""
+    """A tensor in a file: ``offset`` is its first byte. ``shape`` has the columns last; GGUF stores them first."""
 
     name: str
     file: Path
@@ -50,7 +49,7 @@ class GgufTensor:
 
     @property
     def rows(self) -> int:
-        """All dimensions but the last, flattened."""
+        """The product of all dimensions but the last; 1 for a vector."""
         return int(np.prod(self.shape[:-1], dtype=np.int64))
 
     @property
@@ -64,16 +63,18 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufFile:
+    """The header of one file: metadata by key, tensors by name."""
+
     path: Path
     metadata: dict[str, Any]
     tensors: dict[str, GgufTensor]
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Read and check a file's header; no tensor data is read.
+    """Read and check a file's header, without tensor data.
 
     Raises:
-        CheckpointError: the file cannot be read, is not GGUF, or contradicts itself; names the field or tensor.
+        CheckpointError: the file cannot be read, is not GGUF, or is damaged; names the field or tensor.
 
     """
     try:
@@ -89,7 +90,7 @@ class _Parser:
         self._handle = handle
         self._size = path.stat().st_size
         self._position = 0
-        #: What is being read, for messages.
+        #: The field that is being read, for messages.
         self._field = "the header"
 
     def parse(self) -> GgufFile:
@@ -100,15 +101,15 @@ class _Parser:
             hint = "; it is big-endian, which is not read" if version & 0xFFFF == 0 else ""
             self._refuse(f"has version {version}, supported are {' and '.join(map(str, VERSIONS))}{hint}")
         tensor_count, key_count = int(self._number("<u8")), int(self._number("<u8"))
-        # The shortest tensor entry has 24 bytes besides its name, the shortest key 13.
+        # A tensor's entry has at least 24 bytes besides its name, a key at least 13.
         self._check_count(tensor_count, 24, "tensors")
         self._check_count(key_count, 13, "keys")
         metadata = self._metadata(key_count)
         entries = self._entries(tensor_count)
         return GgufFile(self._path, metadata, self._place(entries, self._alignment(metadata)))
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise CheckpointError(f"{self._path}: {what}")
+    def _refuse(self, problem: str) -> NoReturn:
+        raise CheckpointError(f"{self._path}: {problem}")
 
     def _take(self, count: int) -> bytes:
         end = self._position + count
@@ -126,9 +127,9 @@ class _Parser:
         dtype = np.dtype(kind)
         return np.frombuffer(self._take(dtype.itemsize), dtype)[0].item()
 
-    def _check_count(self, count: int, each: int, what: str) -> None:
-        if count * each > self._size - self._position:
-            self._refuse(f"claims {count} {what} in {self._field}, more than fit into its {self._size} bytes")
+    def _check_count(self, count: int, item_bytes: int, items: str) -> None:
+        if count * item_bytes > self._size - self._position:
+            self._refuse(f"claims {count} {items} in {self._field}, more than fit into its {self._size} bytes")
 
     def _string(self, longest: int | None = None) -> str:
         length = int(self._number("<u8"))
@@ -161,7 +162,7 @@ class _Parser:
         return self._number(_SCALARS[kind])
 
     def _array(self, kind: int, count: int) -> list[str] | np.ndarray:
-        """A list of strings, or a numpy array."""
+        """Strings as a list, numbers as a NumPy array."""
         if kind == _STRING:
             self._check_count(count, 8, "strings")
             return self._strings(count)
@@ -175,7 +176,7 @@ class _Parser:
         return [self._string() for _ in range(count)]
 
     def _entries(self, count: int) -> dict[str, tuple[tuple[int, ...], GgufType, int]]:
-        """Per tensor its shape, type, and offset within the data."""
+        """Each tensor's shape, type, and offset from the start of the data."""
         entries: dict[str, tuple[tuple[int, ...], GgufType, int]] = {}
         for index in range(count):
             self._field = f"tensor {index}"
@@ -207,7 +208,7 @@ class _Parser:
         return alignment
 
     def _place(self, entries: dict[str, tuple[tuple[int, ...], GgufType, int]], alignment: int) -> dict[str, GgufTensor]:
-        """Check every tensor against the file's size, its alignment and its neighbours."""
+        """Check that each tensor lies within the file, is aligned and overlaps no other."""
         begin = round_up(self._position, alignment)
         tensors: dict[str, GgufTensor] = {}
         for name, (shape, kind, offset) in entries.items():

@@ -1,4 +1,4 @@
-"""The tokenizer in a GGUF file, built anew as ``tokenizer.json``: byte-level BPE ("gpt2") and SentencePiece BPE ("llama")."""
+"""Builds ``tokenizer.json`` from the tokenizer in a GGUF file: byte-level BPE ("gpt2") or SentencePiece BPE ("llama")."""
 
 import json
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ _SPACE = "\u2581"
 
 
 class _UnfaithfulError(Exception):
-    """The tokenizer cannot be built so that it gives the same ids; says why."""
+    """The built tokenizer would give other ids than the original; the message says why."""
 
 
 @dataclass(frozen=True)
 class _Metadata:
-    """The keys below ``tokenizer.ggml.``, checked."""
+    """The keys below ``tokenizer.ggml.``; ``vocabulary`` is the number of embedding rows."""
 
     values: Mapping[str, Any]
     vocabulary: int
@@ -46,7 +46,7 @@ class _Metadata:
         return values
 
     def token(self, name: str, default: int | None = None) -> str | None:
-        """The text of a special token such as "bos"; None where there is none."""
+        """Return the text of a special token such as "bos"; None where there is none."""
         number = self.get(f"{name}_token_id", default)
         if number is None:
             return None
@@ -68,8 +68,9 @@ class _Built:
 
 
 def tokenizer_files(metadata: Mapping[str, Any], vocabulary: int) -> tuple[dict[str, bytes], str | None]:
-    """Files for the package by name, and why there is no tokenizer among them where there is none: rather none than one
-    that gives other ids. The chat template is there in any case.
+    """Return files for the package by name, and None or the reason why they contain no tokenizer.
+
+    A tokenizer that would give other ids than the original is not built. The chat template does not depend on that.
     """
     files: dict[str, bytes] = {}
     template = metadata.get("tokenizer.chat_template")
@@ -113,17 +114,17 @@ def _byte_level(keys: _Metadata) -> _Built:
     name = keys.get("pre", "default")
     rule = word_rule(name)
     if rule is None:
-        raise _UnfaithfulError(f"how '{name}' cuts text into words is not known here")
+        raise _UnfaithfulError(f"its pre-tokenizer '{name}' is not supported")
     tokens, merges = keys.tokens, keys.get("merges")
     if not isinstance(merges, list):
         raise _UnfaithfulError("the file holds no merges")
-    # A merged pair is written with one space between; a token itself never holds one in this alphabet.
+    # A merge is two tokens with a space between. Byte-level BPE writes spaces as another letter, so tokens contain none.
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.whole_words))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=pairs, ignore_merges=rule.ignore_merges))
     if rule.normalizer is not None:
         tokenizer.normalizer = rule.normalizer
-    tokenizer.pre_tokenizer = rule.cut
+    tokenizer.pre_tokenizer = rule.pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
     return _Built(
         tokenizer,
@@ -161,8 +162,8 @@ def _sentencepiece(keys: _Metadata) -> _Built:
 
 
 def _merges(vocabulary: Mapping[str, int], scores: np.ndarray, types: np.ndarray) -> list[tuple[str, str]]:
-    """SentencePiece joins the two neighbours whose union has the best score. As merges in order: for each token, best
-    first, every way to cut it into two tokens.
+    """SentencePiece joins the two neighbours whose union has the highest score. The same as a list of merges: for each
+    token, highest score first, all ways to split it into two tokens.
     """
     normal = {token: number for token, number in vocabulary.items() if types[number] == _NORMAL}
     ranked = sorted(normal.items(), key=lambda item: (-float(scores[item[1]]), item[1]))
@@ -175,7 +176,7 @@ def _merges(vocabulary: Mapping[str, int], scores: np.ndarray, types: np.ndarray
 
 
 def _add_special_tokens(built: _Built, keys: _Metadata, add_eos: bool) -> None:
-    """Tokens that are found in the text before all else, and those that are put around it."""
+    """Declare the tokens that are matched in the text before BPE, and those added at its beginning and end."""
     tokens = keys.tokens
     types = list(zip(tokens, keys.numbers("token_type", len(tokens)), strict=True))
     special = [AddedToken(t, normalized=False, special=True) for t, kind in types if kind in (_CONTROL, _UNKNOWN)]

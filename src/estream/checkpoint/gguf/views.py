@@ -1,4 +1,4 @@
-"""Tensors as Hugging Face names and orders them, read from where GGUF keeps them."""
+"""Views: tensors with the shape and order that Hugging Face gives them, read from the tensors of a GGUF file."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from estream.errors import CheckpointError
 from estream.host import system
 from estream.models.config import TensorRef
 
-#: Values that are dequantised at a time.
+#: Values that are dequantised at once.
 _CHUNK = 1 << 20
 
 
@@ -20,8 +20,8 @@ _CHUNK = 1 << 20
 class Piece:
     """Stored rows [first, first + count) of a tensor.
 
-    ``heads`` is not 0 where the rows of each head have been reordered for rotary positions on neighbours (llama.cpp does so
-    for the llama family): Hugging Face rotates row i with row i + half. ``transposed`` gives the columns as rows.
+    ``heads`` is not 0 where llama.cpp reordered the rows of each head (the llama family): it rotates rows 2i and 2i + 1,
+    Hugging Face rows i and i + head_dim / 2. ``transposed``: the piece's rows are the stored columns.
     """
 
     tensor: GgufTensor
@@ -39,17 +39,17 @@ class Piece:
         return self.count if self.transposed else self.tensor.columns
 
     def blocks(self, first: int, count: int) -> np.ndarray:
-        """The stored bytes of rows [first, first + count), in Hugging Face's order: uint8 [count, bytes of a row]."""
+        """Return the stored bytes of rows [first, first + count) in Hugging Face's order: uint8 [count, bytes per row]."""
         if not self.heads:
             return _read(self.tensor, self.first + first, count)
-        size = self.count // self.heads
-        begin, end = first // size * size, -(-(first + count) // size) * size
+        head_dim = self.count // self.heads
+        begin, end = first // head_dim * head_dim, -(-(first + count) // head_dim) * head_dim
         stored = _read(self.tensor, self.first + begin, end - begin)
-        halves = stored.reshape(-1, size // 2, 2, stored.shape[1]).swapaxes(1, 2).reshape(stored.shape)
-        return halves[first - begin : first - begin + count]
+        reordered = stored.reshape(-1, head_dim // 2, 2, stored.shape[1]).swapaxes(1, 2).reshape(stored.shape)
+        return reordered[first - begin : first - begin + count]
 
     def values(self, first: int, count: int) -> np.ndarray:
-        """Dequantised rows, float32 [count, columns]."""
+        """Return dequantised rows [first, first + count): float32 [count, columns]."""
         if self.transposed:
             stored = _dequantise(self.tensor, _read(self.tensor, self.first, self.count))
             return stored[:, first : first + count].T
@@ -58,13 +58,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class View:
-    """A tensor under its Hugging Face name: its shape there, and the pieces that make up its rows.
+    """A tensor of Hugging Face: its ``shape`` there, and the pieces that make up its rows.
 
-    Where Hugging Face has the matrices of experts ``transposed``, or the outputs of so many matrices side by side
-    (``interleave``), there is one piece for each expert and matrix, with outputs as rows.
+    Row i is row ``row_order[i]`` of the pieces, column j their column ``column_order[j]``; ``undo`` then maps the values.
 
-    Row i is the pieces' row ``row_order[i]``, column j of it their column ``column_order[j]``; where ``undo`` is given, what it
-    makes of the values.
+    If Hugging Face stores the experts' matrices ``transposed``, or alternates the outputs of ``interleave`` matrices, there is
+    one piece for each expert and matrix, with outputs as rows. Such a view is only read through ``select``.
     """
 
     shape: tuple[int, ...]
@@ -92,29 +91,30 @@ class View:
         return tuple(sorted({piece.tensor.type.name for piece in self.pieces}))
 
     @property
-    def plain(self) -> str:
-        """The dtype of values that are stored as they are, all of them alike; else empty."""
-        kinds = {"" if piece.transposed or self.undo else piece.tensor.type.plain for piece in self.pieces}
-        return kinds.pop() if len(kinds) == 1 else ""
+    def float_dtype(self) -> str:
+        """The type that all values have if they can be copied as they are stored; else empty."""
+        dtypes = {"" if piece.transposed or self.undo else piece.tensor.type.float_dtype for piece in self.pieces}
+        return dtypes.pop() if len(dtypes) == 1 else ""
 
     @property
     def code_bits(self) -> int:
-        kinds = {0 if piece.transposed else piece.tensor.type.code_bits for piece in self.pieces}
-        return kinds.pop() if len(kinds) == 1 and self._keeps_groups() else 0
+        """The bits of the codes; 0 if the values are not codes times scales, or their groups do not stay together."""
+        bits = {0 if piece.transposed else piece.tensor.type.code_bits for piece in self.pieces}
+        return bits.pop() if len(bits) == 1 and self._keeps_groups() else 0
 
     def _keeps_groups(self) -> bool:
-        """Whether columns that share a scale stay together."""
+        """Whether ``column_order`` keeps the columns of each scale together."""
         if self.column_order is None:
             return True
         groups = np.asarray(self.column_order) // CODE_GROUP
         return len(groups) % CODE_GROUP == 0 and bool((groups == np.repeat(groups[::CODE_GROUP], CODE_GROUP)).all())
 
-    def in_order(self, columns: np.ndarray, each: int = 1) -> np.ndarray:
-        """[rows, columns / each] as they are stored, brought into Hugging Face's order."""
-        return columns if self.column_order is None else columns[:, np.asarray(self.column_order[::each]) // each]
+    def in_order(self, columns: np.ndarray, group: int = 1) -> np.ndarray:
+        """Bring [rows, columns / group] from the stored order into Hugging Face's."""
+        return columns if self.column_order is None else columns[:, np.asarray(self.column_order[::group]) // group]
 
     def select(self, ref: TensorRef) -> tuple["View", int, int]:
-        """What ``ref`` means: a view, its first row and how many rows."""
+        """Return the view that ``ref`` names, and the first row and number of rows in it."""
         assert ref.transposed == self.transposed
         assert ref.step == self.interleave
         if self.transposed or self.interleave > 1:
@@ -127,8 +127,9 @@ class View:
         return self, ref.expert * rows + ref.first_row, ref.all_rows or rows
 
     def runs(self, first: int, count: int) -> Iterator[tuple[slice, Piece, int, int]]:
-        """Cut rows [first, first + count) into runs of one piece and bounded size: where they go in the result, and the
-        piece's rows [begin, begin + length).
+        """Cut rows [first, first + count) into runs within one piece, of bounded size.
+
+        Yields the rows of the result that a run fills, the piece, and the first row and number of rows in the piece.
         """
         if self.row_order is None:
             yield from self._stored_runs(first, count)
@@ -136,8 +137,8 @@ class View:
         rows = np.asarray(self.row_order[first : first + count])
         ends = [*(np.flatnonzero(np.diff(rows) != 1) + 1).tolist(), len(rows)]
         for start, end in zip([0, *ends], ends, strict=False):
-            for where, piece, begin, length in self._stored_runs(int(rows[start]), end - start):
-                yield slice(start + where.start, start + where.stop), piece, begin, length
+            for target, piece, begin, length in self._stored_runs(int(rows[start]), end - start):
+                yield slice(start + target.start, start + target.stop), piece, begin, length
 
     def _stored_runs(self, first: int, count: int) -> Iterator[tuple[slice, Piece, int, int]]:
         start = 0
@@ -152,7 +153,7 @@ class View:
 
 
 def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
-    """The bytes of stored rows, uint8 [count, bytes of a row]."""
+    """Read the bytes of stored rows: uint8 [count, bytes per row]."""
     data = np.empty((count, tensor.row_bytes), np.uint8)
     view, done = data.reshape(-1).data, 0
     offset = tensor.offset + first * tensor.row_bytes
@@ -162,7 +163,8 @@ def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
                 n = system.read_at(handle.fileno(), view[done:], offset + done)
                 if n == 0:
                     raise CheckpointError(
-                        f"{tensor.file}: ends at byte {offset + done}, inside tensor '{tensor.name}'; it was cut meanwhile"
+                        f"{tensor.file}: ends at byte {offset + done}, inside tensor '{tensor.name}'; "
+                        "it was cut while it was read"
                     )
                 done += n
     except OSError as error:
@@ -171,6 +173,6 @@ def _read(tensor: GgufTensor, first: int, count: int) -> np.ndarray:
 
 
 def _dequantise(tensor: GgufTensor, rows: np.ndarray) -> np.ndarray:
-    # What is not finite is refused where it is packed; NumPy need not warn of it.
+    # Packing refuses values that are not finite, so NumPy's warnings add nothing.
     with np.errstate(all="ignore"):
         return tensor.type.dequantise(rows.reshape(-1, tensor.type.bytes)).reshape(len(rows), -1)
