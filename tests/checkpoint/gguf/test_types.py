@@ -93,7 +93,7 @@ class Source:
         ).astype(np.float32)
         self.ref = TensorRef("w", (rows, columns))
 
-    def codes(self, ref):
+    def code_format(self, ref):
         return self.kind
 
     def read_codes(self, ref, first=0, count=None):
