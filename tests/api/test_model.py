@@ -58,10 +58,10 @@ USES = {
     "arena_bytes": lambda model: model.arena_bytes,
     "device_seconds": lambda model: model.device_seconds(),
 }
-LATER = [pytest.param(use, marks=pytest.mark.xfail(strict=True)) for use in ("arena_bytes", "device_seconds")]
+USES_OF_ALL = ["prefill", "prefill_batch", "record", "arena_bytes", "device_seconds"]
 
 
-@pytest.mark.parametrize("use", ["prefill", "prefill_batch", "record", *LATER])
+@pytest.mark.parametrize("use", USES_OF_ALL)
 def test_a_closed_model_says_so(use: str, tiny_package):
     model = estream.load(tiny_package.path)
     model.close()
@@ -71,7 +71,7 @@ def test_a_closed_model_says_so(use: str, tiny_package):
         USES[use](model)
 
 
-@pytest.mark.parametrize("use", ["prefill", "prefill_batch", "record", *LATER])
+@pytest.mark.parametrize("use", USES_OF_ALL)
 def test_a_model_in_a_forked_child_says_so(use: str, tiny_package, tiny_logits):
     with estream.load(tiny_package.path, threads=1) as model:
         child = os.fork()
@@ -81,7 +81,6 @@ def test_a_model_in_a_forked_child_says_so(use: str, tiny_package, tiny_logits):
         np.testing.assert_array_equal(model.prefill(PROMPTS[2]).logits, tiny_logits[2])
 
 
-@pytest.mark.xfail(strict=True)
 def test_a_child_forked_in_the_middle_of_a_sweep_is_refused_and_does_not_wait(tiny_package, tiny_logits):
     """The lock that the other thread holds is held in the child for ever."""
     computing, forked, answers = threading.Event(), threading.Event(), []
