@@ -253,8 +253,7 @@ CASES: dict[str, Case] = {
 
 def write(path: Path, case: Case, config: Any, saved: Tensors, quantized: Kind = Kind.F32) -> None:
     """``quantized`` is the type of the matrices of attention."""
-    writer = gguf.GGUFWriter(path, case.architecture)
-    ids_only(writer)
+    ids_only(writer := gguf.GGUFWriter(path, case.architecture))
     writer.add_vocab_size(config.vocab_size)
     usual = {
         "block_count": 2, "context_length": 128, "embedding_length": 64, "attention.head_count": 4,
@@ -286,8 +285,8 @@ def _gguf_tensors(case: Case, config: Any, saved: Tensors) -> Tensors:
         pieces = rest.split(".")
         if "experts" in pieces and pieces[pieces.index("experts") + 1].isdigit():
             number, kind = int(pieces[-3]), pieces[-2]
-            part = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}[kind]
-            experts.setdefault(f"blk.{layer}.ffn_{part}_exps.weight", {})[number] = value
+            part = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down", "w1": "gate", "w3": "up", "w2": "down"}
+            experts.setdefault(f"blk.{layer}.ffn_{part[kind]}_exps.weight", {})[number] = value
         else:
             result |= {f"blk.{layer}.{n}": v for n, v in case.rename(rest, value, config).items()}
     result |= {name: np.stack([found[e] for e in range(len(found))]) for name, found in experts.items()}
@@ -296,6 +295,6 @@ def _gguf_tensors(case: Case, config: Any, saved: Tensors) -> Tensors:
     if case.architecture == "glm4moe":
         result["blk.2.nextn.eh_proj.weight"] = np.ones((64, 128), np.float32)
     if case.architecture == "phimoe":
-        for kind in ("long", "short"):
-            result[f"rope_factors_{kind}.weight"] = np.array(config.rope_parameters[f"{kind}_factor"], np.float32)
+        factors = {kind: config.rope_parameters[f"{kind}_factor"] for kind in ("long", "short")}
+        result |= {f"rope_factors_{kind}.weight": np.array(values, np.float32) for kind, values in factors.items()}
     return result

@@ -17,7 +17,7 @@ from estream.host.disk import disk_limits
 from estream.host.sizes import KiB, MiB
 from estream.package.package import Package
 
-LANES = (1, 2, 4, 8)
+LANE_COUNTS = (1, 2, 4, 8)
 REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB, 8 * MiB)
 #: No more is kept in flight: larger combinations bring nothing and take long on slow disks.
 _MOST_IN_FLIGHT = 32 * MiB
@@ -59,7 +59,7 @@ class StorageProbe:
     def rates(self) -> dict[int, Curve]:
         """Bytes per second for each number of lanes, as a function of the bytes of a request."""
         most = min(_MOST_IN_FLIGHT, len(self._scratch), self._size)
-        pairs = [(n, r) for n in LANES for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
+        pairs = [(n, r) for n in LANE_COUNTS for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
         first = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
         samples: dict[tuple[int, int], list[float]] = defaultdict(list)
         end = time.perf_counter() + _SECONDS

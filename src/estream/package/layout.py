@@ -172,11 +172,11 @@ def router_layout(config: ModelConfig, layer: int) -> PageLayout:
             page.floats("router_bias", moe.experts)
         if moe.correction_bias:
             page.floats("correction_bias", moe.experts)
-        page.floats("router", config.hidden, router_lanes(config))
+        page.floats("router", config.hidden, router_columns(config))
     return page.layout()
 
 
-def router_lanes(config: ModelConfig) -> int:
+def router_columns(config: ModelConfig) -> int:
     """Columns of the stored router."""
     return round_up(config.moe.experts + config.moe.shared_gate, SIMD_WIDTH)
 

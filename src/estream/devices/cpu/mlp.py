@@ -13,7 +13,7 @@ from estream.devices.cpu.page import BoundPage, CpuLinear, native_matrix
 from estream.engine.device import LentPage
 from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.models.config import ModelConfig
-from estream.package.layout import PageSpec, router_lanes
+from estream.package.layout import PageSpec, router_columns
 from estream.package.parts import PageLayout
 
 
@@ -75,7 +75,7 @@ class CpuMlp:
 
     def _router(self, page: BoundPage, choice: "_native.Routing") -> "_native.Router":
         biases = page.floats("router_bias"), page.floats("correction_bias")
-        return _native.Router(choice, page.floats("router"), router_lanes(self._config), *biases)
+        return _native.Router(choice, page.floats("router"), router_columns(self._config), *biases)
 
     def begin_experts(self, routing: RoutingLists) -> None:
         factor = self._config.residual_factor
