@@ -17,6 +17,7 @@ from estream.host.read_ahead import Limits, ReadAhead, WriteBehind
 from estream.host.sizes import MiB
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
+from estream.models.reading import read_model
 from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import Package, open_package
@@ -96,7 +97,7 @@ def convert(
     options.check()
     checkpoint = open_checkpoint(str(source))
     family = family_of(checkpoint.config)
-    config = family.read_config(checkpoint.config)
+    config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     destination = Path(destination)

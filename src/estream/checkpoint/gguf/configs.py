@@ -186,7 +186,7 @@ def deepseek(keys: Keys, facts: TensorFacts) -> Config:
         "head_dim": rope_dim,
         "intermediate_size": keys.integer("feed_forward_length"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
-        "n_shared_experts": keys.integer("expert_shared_count", 0, least=0) or None,
+        "n_shared_experts": keys.integer("expert_shared_count", 0, least=0),
         "first_k_dense_replace": keys.integer("leading_dense_block_count", 0, least=0),
         "moe_layer_freq": 1,
         "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),
