@@ -76,7 +76,9 @@ def _check_counts(config: ModelConfig, shapes: list[tuple[int, ...]]) -> None:
     """Raise CheckpointError where a count exceeds what the tensors can hold: parts of each are listed by name later."""
     attention, moe = config.attention, config.moe
     if config.layers > len(shapes):
-        raise CheckpointError(f"config.json: 'num_hidden_layers' is {config.layers}, but there are {len(shapes)} tensors")
+        raise CheckpointError(
+            f"config.json: 'num_hidden_layers' is {config.layers}, but there are {len(shapes)} tensors with values"
+        )
     experts = moe.experts * (config.layers - len(config.dense_layers))
     # A fused tensor holds as many experts as its first dimension says.
     room = min(sum(shape[0] if len(shape) > 2 else 1 for shape in shapes), _MOST_EXPERTS_IN_ALL)
@@ -87,8 +89,6 @@ def _check_counts(config: ModelConfig, shapes: list[tuple[int, ...]]) -> None:
         )
     largest = max((max(shape, default=1) for shape in shapes), default=0)
     widths = {
-        "hidden_size": config.hidden,
-        "vocab_size": config.vocabulary,
         "num_attention_heads": max(attention.query_width, attention.output_width),
         "num_key_value_heads": 1 if attention.latent else max(attention.key_width, attention.value_width),
         "linear_num_value_heads": attention.delta.conv_dim if attention.delta else 1,
