@@ -126,6 +126,52 @@ def change_shard(change: Callable[[list[Path]], Any]) -> Damage:
     return lambda source: change(sorted(source.glob("*.safetensors"))) and None
 
 
+def config_text(change: Callable[[str], str]) -> Damage:
+    return lambda s: (s / "config.json").write_text(change((s / "config.json").read_text())) and None
+
+
+def eps(value: str) -> Callable[[str], str]:
+    return lambda text: re.sub('"rms_norm_eps": [^,]+', f'"rms_norm_eps": {value}', text)
+
+
+def nested(levels: int) -> list[Any]:
+    return [nested(levels - 1)] if levels else []
+
+
+def pipe(name: str) -> Damage:
+    def damage(source: Path) -> None:
+        (source / name).unlink(missing_ok=True)
+        os.mkfifo(source / name)
+
+    return damage
+
+
+def device(name: str) -> Damage:
+    def damage(source: Path) -> None:
+        (source / name).unlink(missing_ok=True)
+        (source / name).symlink_to("/dev/zero")
+
+    return damage
+
+
+def elsewhere(name: str) -> Damage:
+    return index(lambda m: m.update({NORM: name}))
+
+
+def with_header(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+def many_metadata(_: bytes) -> bytes:
+    return with_header('{"__metadata__": {' + "".join(f'"k{i}": "", ' for i in range(100_000)) + '"k0": ""}}')
+
+
+def many_empty(_: bytes) -> bytes:
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    names = [f"model.layers.{layer}.eh_proj.weight" for layer in range(3, 30_000)] + [f"x.{i}" for i in range(30_000)]
+    return with_header(json.dumps(dict.fromkeys(names, entry)))
+
+
 def same_offsets(values: dict[str, Any]) -> None:
     values[UP]["data_offsets"] = values[UP.replace("3.up", "2.up")]["data_offsets"]
 
@@ -208,7 +254,7 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     "config.json damaged": ("plain", lambda s: (s / "config.json").write_text("{") and None, "config.json: cannot be read"),
     "config.json a list": ("plain", lambda s: (s / "config.json").write_text("[]") and None, "config.json: expected a JSON"),
     "config.json not text": ("plain", lambda s: (s / "config.json").write_bytes(b"\xff\xfe{") and None, "config.json: cannot"),
-    "an unknown architecture": ("plain", config(architectures=["LlamaForCausalLM"]), "LlamaForCausalLM is not supported"),
+    "an unknown architecture": ("plain", config(architectures=["LlamaForCausalLM"]), "'LlamaForCausalLM' is not supported"),
     "no architecture": ("plain", config(architectures=None), "'architectures' is missing, and 'model_type' 'olmoe' alone"),
     "an unknown activation": ("plain", config(hidden_act="relu"), "'hidden_act' is 'relu'"),
     "attention with biases": ("plain", config(attention_bias=True), "'attention_bias' is True"),
@@ -222,7 +268,37 @@ CASES: dict[str, tuple[str, Damage, str]] = {
     ),
     "more experts than tensors": ("plain", config(num_experts=9), r"tensor 'model.layers.0.mlp.gate.weight' is \(8, 64\)"),
     "two numbers of experts": ("plain", config(num_local_experts=4), "'num_experts' is 8 and 'num_local_experts' is 4"),
-    "a missing key": ("plain", config(vocab_size=None), "'vocab_size' is missing"),
+    "a missing key": ("plain", config_text(lambda t: t.replace('"vocab_size"', '"x"')), "'vocab_size' is missing"),
+    "a null": ("plain", config(vocab_size=None), "'vocab_size' must be a positive whole number, found None"),
+    "layers without end": ("plain", config(num_hidden_layers=10**9), "'num_hidden_layers' must be at most 4096, found 10000"),
+    "more layers than tensors": ("plain", config(num_hidden_layers=4000), "'num_hidden_layers' is 4000, but there are"),
+    "experts without end": ("plain", config(num_experts=10**9), "'num_experts' must be at most 65536, found 1000000000"),
+    "experts without tensors": ("plain", config(num_experts=60000), "'num_experts' is 60000 in each of 3 layers, but the"),
+    "an epsilon that is not a number": ("plain", config(rms_norm_eps=NAN), "'rms_norm_eps' must be a finite .* found nan"),
+    "an infinite epsilon": ("plain", config_text(eps("1e400")), "'rms_norm_eps' must be a finite .* found inf"),
+    "an epsilon of 400 digits": ("plain", config_text(eps("9" * 400)), "'rms_norm_eps' must be a finite number .* found 9999"),
+    "an epsilon of 5000 digits": ("plain", config_text(eps("9" * 5000)), "config.json: cannot be read .*digits"),
+    "an epsilon below zero": ("plain", config(rms_norm_eps=-1e-5), "'rms_norm_eps' must be a number of at least 0, found -1"),
+    "a clip that is not a number": ("plain", config(clip_qkv=NAN), "'clip_qkv' must be a finite number"),
+    "a base that is not a number": ("plain", config(rope_parameters=None, rope_theta=NAN), "'rope_theta' must be a finite"),
+    "an architecture that is none": ("plain", config(architectures=5), "'architectures' must be a list of names, found 5"),
+    "rotary parameters in a list": ("plain", config(rope_parameters=[1]), r"'rope_parameters' must be an object, found \[1\]"),
+    "settings by layer": ("plain", config(per_layer_config={"0": {}}), "'per_layer_config' is {'0': {}}, but only None"),
+    "half of a surrogate pair": ("plain", config(model_type="\ud800"), r"'model_type' has a text that is not Unicode"),
+    "a config nested without end": ("plain", config_text(lambda t: "[" * 3000), "config.json: cannot be read .nested too"),
+    "a config nested deeply": ("plain", config(x=nested(200)), "config.json: 'x' is nested too deeply, more than 32 levels"),
+    "a config of a gigabyte": (
+        "plain", lambda s: os.truncate(s / "config.json", 1 << 30), "config.json: cannot be read .1 GiB, at most 64 MiB"
+    ),
+    "a config that is a pipe": ("plain", pipe("config.json"), "config.json: cannot be read .not a regular file"),
+    "weights that are a pipe": ("plain", pipe(FILE), f"{FILE}: cannot be read .not a regular file"),
+    "weights that are a device": ("plain", device(FILE), f"{FILE}: cannot be read .not a regular file"),
+    "a tokenizer that is a device": ("plain", device("tokenizer.json"), "tokenizer.json: cannot be read .not a regular"),
+    "an index that leads outside": ("shards", elsewhere("../x.safetensors"), "'weight_map.*' must be a path below the folder"),
+    "an index with an absolute name": ("shards", elsewhere("/dev/zero"), "must be a path below the folder, found '/dev/zero'"),
+    "an index with a NUL": ("shards", elsewhere("a\0b"), "must be a path below the folder"),
+    "metadata twice": ("plain", raw(many_metadata), f"{FILE}: not a whole safetensors file .*'k0' is listed twice"),
+    "60,000 empty tensors": ("plain", raw(many_empty), "'num_hidden_layers' is 3, but there are 0 tensors with values"),
     "a negative size": ("plain", config(hidden_size=-64), "'hidden_size' must be a positive whole number, found -64"),
     "a truth value for a number": ("plain", config(num_experts=True), "'num_experts' must be a positive whole number, found T"),
     "a text for a number": ("plain", config(num_hidden_layers="3"), "'num_hidden_layers' must be a positive whole"),

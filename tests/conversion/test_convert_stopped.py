@@ -1,6 +1,7 @@
 """Conversion side by side: who is faster changes nothing, and what is stopped in the middle leaves nothing."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,16 +9,19 @@ import time
 from pathlib import Path
 
 import pytest
-from cgroup import estream_command, heed_interrupts
+from cgroup import estream_command, heed_interrupts, memory_group
 from layouts import SHAPE
 from pipelines import naps, threads_left
 from tiny import make_olmoe
 
 from estream.checkpoint.huggingface import HfCheckpoint
 from estream.conversion import convert as conversion
-from estream.conversion.convert import convert
+from estream.conversion import memory
+from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import PackageError
+from estream.host import system
 from estream.host.read_ahead import Limits
+from estream.package import writer as writing
 from estream.package.writer import PackageWriter
 
 
@@ -73,3 +77,64 @@ def test_control_c_while_converting_leaves_nothing(tmp_path: Path):
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert os.listdir(tmp_path) == ["source"]
+
+
+@pytest.mark.parametrize(
+    "when", ["mkdir", "hold_folder", "disk_usage", "DirectFile", "next", "_finish", "_put_in_place", "rename"]
+)
+def test_an_interrupt_at_any_point_leaves_nothing(when: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_olmoe(tmp_path / "source", SHAPE)
+    before = convert(tmp_path / "source", tmp_path / "out.estream").pages_path.read_bytes()
+    where, name = {
+        "mkdir": (Path, "mkdir"),
+        "hold_folder": (system, "hold_folder"),
+        "disk_usage": (shutil, "disk_usage"),
+        "DirectFile": (writing, "DirectFile"),
+        "next": (PackageWriter, "add_final_norm"),
+        "_finish": (PackageWriter, "_finish"),
+        "_put_in_place": (writing, "_put_in_place"),
+        "rename": (Path, "rename"),
+    }[when]
+    real = getattr(where, name)
+
+    def interrupted(*args: object, **options: object) -> object:
+        """Ctrl-C comes when the call has done its work, the first time."""
+        monkeypatch.undo()
+        real(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(where, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        convert(tmp_path / "source", tmp_path / "out.estream", ConvertOptions(force=True))
+    assert sorted(os.listdir(tmp_path)) == ["out.estream", "source"]
+    assert (tmp_path / "out.estream/pages.bin").read_bytes() == before
+
+
+@pytest.mark.parametrize("limit", [80, 100, 120])
+def test_what_does_not_fit_is_refused_by_name(limit: int, tmp_path: Path):
+    wide = {"hidden_size": 1536, "intermediate_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 12}
+    make_olmoe(tmp_path / "source", SHAPE | wide | {"num_experts": 4})
+    with memory_group(limit << 20) as group:
+        done = group.run(estream_command("convert", tmp_path / "source", tmp_path / "out.estream"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1), done.stderr
+    assert "converting needs" in done.stderr
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_what_is_read_page_by_page_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_olmoe(tmp_path / "source", SHAPE)
+    expected = convert(tmp_path / "source", tmp_path / "a.estream")
+    pace = memory.choose_pace
+
+    def careful(*args: object) -> memory.Pace:
+        """With less and less memory, until it suffices for no more than this."""
+        for free in range(40 << 20, 28 << 20, -(64 << 10)):
+            monkeypatch.setattr(memory.limits, "free_bytes", lambda free=free: free)
+            if (found := pace(*args)).waiting == 1:
+                return found
+        raise AssertionError
+
+    monkeypatch.setattr(conversion, "choose_pace", careful)
+    package = convert(tmp_path / "source", tmp_path / "b.estream")
+    for name in ("pages.bin", "embedding.bin"):
+        assert (package.path / name).read_bytes() == (expected.path / name).read_bytes()

@@ -60,7 +60,11 @@ REFUSED = [
     ("qwen2_moe", {"mlp_only_layers": [0, 1, 2]}, "no layer has experts"),
     ("deepseek_v2", {"scoring_func": "sigmoid"}, "'scoring_func' is 'sigmoid'"),
     ("deepseek_v2", {"topk_method": "noaux_tc"}, "'topk_method' is 'noaux_tc', but only 'greedy', 'group_limited_greedy'"),
-    ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": 5}, "'n_group' 5 must divide the 16 experts"),
+    (
+        "deepseek_v2",
+        {"topk_method": "group_limited_greedy", "n_group": 5, "topk_group": 1},
+        "'n_group' 5 must divide the 16 experts",
+    ),
     (
         "deepseek_v2",
         {"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 1},

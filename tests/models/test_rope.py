@@ -12,7 +12,7 @@ from transformers import GptOssConfig, MixtralConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from estream.models.huggingface import HfConfig
-from estream.models.huggingface_rope import read_rope
+from estream.models.huggingface_rope import RopeDefaults, read_rope
 from estream.models.rope import Rope, RopeConfig
 
 POSITIONS = np.array([0, 1, 7, 255, 256, 4095, 4096, 20000, 163839], np.int32)
@@ -25,7 +25,7 @@ def _angles(config: RopeConfig, positions: np.ndarray, length: int) -> tuple[np.
 
 
 def _read(parameters: dict[str, Any], dims: int, context: int = 163840) -> RopeConfig:
-    return read_rope(HfConfig({"rope_parameters": parameters, "max_position_embeddings": context}), dims)
+    return read_rope(HfConfig({"rope_parameters": parameters, "max_position_embeddings": context}), dims, RopeDefaults())
 
 
 def test_yarn_follows_the_paper_with_the_values_of_v2_lite():

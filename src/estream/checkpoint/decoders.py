@@ -104,7 +104,7 @@ class Fp8Tensor(Decoder):
     """float8_e4m3fn codes [..., rows, columns]; a value is its code times its scale.
 
     ``block`` (rows, columns) values share a scale; blocks at the end of either dimension may be smaller. Without ``block``
-    there is one scale for the tensor or one for each row.
+    there is one scale for the tensor, one for each matrix or one for each row of each matrix.
     """
 
     scales: StoredTensor
@@ -113,7 +113,8 @@ class Fp8Tensor(Decoder):
     def __post_init__(self) -> None:
         *lead, rows, columns = self.shape
         if self.block is None:
-            expect(self.scales, (), (1,), (rows,), (rows, 1))
+            flat = ((rows,),) if not lead else ((*lead, 1, 1), (*lead, rows))
+            expect(self.scales, (), (1,), *flat, (*lead, rows, 1))
         else:
             expect(self.scales, (*lead, -(-rows // self.block[0]), -(-columns // self.block[1])))
 
@@ -125,7 +126,11 @@ class Fp8Tensor(Decoder):
         values: np.ndarray = _E4M3[self.stored.read_rows(first, count)]
         if self.block is None:
             scales = read_scales(self.scales).reshape(-1)
-            values *= scales if scales.size == 1 else scales[first : first + len(values), None]
+            if scales.size == 1:
+                values *= scales
+            else:
+                # Each scale is of as many rows.
+                values *= scales[np.arange(first, first + len(values)) // (self.stored.rows // scales.size), None]
             return values
         rows, (block_rows, block_columns) = self.shape[-2], self.block
         row = np.arange(first, first + len(values))

@@ -9,11 +9,13 @@ import numpy as np
 
 from estream.checkpoint.decoders import widen
 from estream.checkpoint.int4 import Int4Tensor, TensorCodes
+from estream.checkpoint.json_file import read_json
 from estream.checkpoint.quantized import decode_tensors
-from estream.checkpoint.shards import StoredTensor, read_json, read_shards
+from estream.checkpoint.shards import StoredTensor, read_shards
 from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
 from estream.host.fingerprint import take_fingerprint
+from estream.host.regular_file import read_regular
 from estream.models.config import TensorRef
 
 __all__ = ["DTYPES", "HfCheckpoint", "widen"]
@@ -73,8 +75,11 @@ class HfCheckpoint:
     def extras(self) -> Iterator[tuple[str, bytes]]:
         """Yield names and contents of the tokenizer's files and the chat template."""
         for name in _EXTRAS:
-            if (self.path / name).exists():
-                yield name, (self.path / name).read_bytes()
+            if (file := self.path / name).exists():
+                try:
+                    yield name, read_regular(file)
+                except OSError as error:
+                    raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Return rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.

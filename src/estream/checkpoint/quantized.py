@@ -8,6 +8,7 @@ from estream.checkpoint.decoders import Fp8Tensor, Mxfp4Tensor, RowTensor
 from estream.checkpoint.int4 import AwqTensor, GptqTensor, PackedInt4
 from estream.checkpoint.shards import StoredTensor
 from estream.errors import CheckpointError
+from estream.schema import shown
 
 Stored = dict[str, StoredTensor]
 _KEYS = ("quantization_config", "compression_config")
@@ -39,10 +40,10 @@ def decode_tensors(config: Mapping[str, Any], stored: Stored) -> DecodedTensors:
                 )
         return DecodedTensors(dict(stored), None)
     if not isinstance(settings, dict):
-        raise CheckpointError(f"config.json: 'quantization_config' must be an object, found {settings!r}")
+        raise CheckpointError(f"config.json: 'quantization_config' must be an object, found {shown(settings)}")
     method = settings.get("quant_method")
     if not isinstance(method, str) or method not in _METHODS:
-        raise CheckpointError(f"config.json: 'quant_method' {method!r} is not supported; {_WHAT_TO_DO}")
+        raise CheckpointError(f"config.json: 'quant_method' {shown(method)} is not supported; {_WHAT_TO_DO}")
     return _METHODS[method](_Settings(settings), stored)
 
 
@@ -57,7 +58,7 @@ class _Settings:
         value = self.values.get(key, supported[0])
         if not any(value is choice or (value == choice and not isinstance(value, bool)) for choice in supported):
             wanted = " or ".join(repr(choice) for choice in supported)
-            raise CheckpointError(f"config.json: quantization_config's '{key}' is {value!r}, only {wanted} is supported")
+            raise CheckpointError(f"config.json: quantization_config's '{key}' is {shown(value)}, only {wanted} is supported")
         return value
 
     def group(self) -> int | None:
@@ -66,7 +67,9 @@ class _Settings:
         if value == -1:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"config.json: quantization_config's 'group_size' must be a count or -1, found {value!r}")
+            raise CheckpointError(
+                f"config.json: quantization_config's 'group_size' must be a count or -1, found {shown(value)}"
+            )
         return value
 
     def block(self) -> tuple[int, int] | None:
@@ -74,7 +77,7 @@ class _Settings:
         if value is None:
             return None
         if not isinstance(value, list) or len(value) != 2 or not all(type(n) is int and n > 0 for n in value):
-            raise CheckpointError(f"config.json: 'weight_block_size' must be two counts, found {value!r}")
+            raise CheckpointError(f"config.json: 'weight_block_size' must be two counts, found {shown(value)}")
         return value[0], value[1]
 
 
@@ -107,7 +110,7 @@ def _fp8(settings: _Settings, stored: Stored) -> DecodedTensors:
     block = settings.block()
     parts = _Parts(stored)
     for tensor in [t for t in stored.values() if t.dtype == "F8_E4M3"]:
-        if len(tensor.shape) < 2:
+        if len(tensor.shape) < 2 or 0 in tensor.shape:
             raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is F8_E4M3 {tensor.shape}, not a matrix")
         scale = f"{tensor.name}_scale_inv"
         if block is None and scale not in stored:
@@ -124,7 +127,7 @@ def _mxfp4(_: _Settings, stored: Stored) -> DecodedTensors:
     for tensor in [t for t in stored.values() if t.name.endswith("_blocks")]:
         name = tensor.name.removesuffix("_blocks")
         scales = parts.take(f"{name}_scales", tensor)
-        if len(tensor.shape) < 3:
+        if len(tensor.shape) < 3 or 0 in tensor.shape:
             raise CheckpointError(f"{tensor.file.name}: tensor '{tensor.name}' is {tensor.shape}, not blocks of a matrix")
         del parts.left[tensor.name]
         parts.add(Mxfp4Tensor(name, tensor, scales))

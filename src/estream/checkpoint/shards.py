@@ -1,6 +1,8 @@
 """Safetensors files, one or several: the place of each tensor, checked before any is read."""
 
 import json
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,10 +10,16 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from estream.checkpoint.json_file import read_json
 from estream.checkpoint.source_file import read_bytes
 from estream.errors import CheckpointError
+from estream.host.regular_file import open_regular
+from estream.host.sizes import MiB, format_bytes
+from estream.schema import PathBelow, SchemaError, from_plain, shown
 
 INDEX = "model.safetensors.index.json"
+#: A file of 100,000 tensors has a header of 12 MiB.
+_LARGEST_HEADER = 32 * MiB
 #: The NumPy type of rows, by safetensors type; float16, bfloat16 and float8 are read as their bits.
 NUMPY_TYPES: dict[str, Any] = {
     "F32": np.float32,
@@ -37,7 +45,7 @@ class StoredTensor:
     @property
     def rows(self) -> int:
         """The product of all dimensions but the last; 1 for a vector."""
-        return int(np.prod(self.shape[:-1], dtype=np.int64))
+        return math.prod(self.shape[:-1])
 
     @property
     def columns(self) -> int:
@@ -46,6 +54,8 @@ class StoredTensor:
     def read_rows(self, first: int = 0, count: int | None = None) -> np.ndarray:
         """Return rows [first, first + count) as [count, columns] of the type in NUMPY_TYPES. Raises CheckpointError."""
         count = self.rows - first if count is None else count
+        if self.dtype not in NUMPY_TYPES:
+            raise CheckpointError(f"{self.file.name}: tensor '{self.name}' is {self.dtype}, which is not read")
         dtype = np.dtype(NUMPY_TYPES[self.dtype])
         row_bytes = self.columns * dtype.itemsize
         data = read_bytes(self.file, self.offset + first * row_bytes, count * row_bytes)
@@ -55,31 +65,18 @@ class StoredTensor:
         return rows
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a file of a checkpoint folder. Raises CheckpointError."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise CheckpointError(f"{path}: missing, so this is not a Hugging Face checkpoint folder") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
-    return data
-
-
 def read_shards(path: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
     """Return a folder's weight files and every tensor in them. If there is an index, only its files count.
 
     Raises:
-        CheckpointError: a file is absent, truncated or damaged, a tensor is stored twice, or is not in the file that the
-            index names.
+        CheckpointError: a file is absent, truncated or damaged, lies outside of the folder or is no regular file, a tensor is
+            stored twice, or is not in the file that the index names.
 
     """
     index = _read_index(path)
     files = sorted(path.glob("*.safetensors")) if index is None else [path / name for name in sorted(set(index.values()))]
     for file in files:
-        if not file.is_file():
+        if not file.exists():
             raise CheckpointError(f"{file}: this shard is missing, though {INDEX} lists it")
     if not files:
         raise CheckpointError(f"{path}: no .safetensors file; other weight formats are not supported")
@@ -90,8 +87,8 @@ def read_shards(path: Path) -> tuple[list[Path], dict[str, StoredTensor]]:
                 raise CheckpointError(f"{file.name}: tensor '{tensor.name}' is also in {tensors[tensor.name].file.name}")
             tensors[tensor.name] = tensor
     for name, shard in (index or {}).items():
-        if name not in tensors or tensors[name].file.name != shard:
-            raise CheckpointError(f"{path / shard}: tensor '{name}' is missing, though {INDEX} says that it is here")
+        if name not in tensors or tensors[name].file != path / shard:
+            raise CheckpointError(f"{path / shard}: tensor {shown(name)} is missing, though {INDEX} says that it is here")
     return files, tensors
 
 
@@ -99,24 +96,32 @@ def _read_index(path: Path) -> dict[str, str] | None:
     if not (path / INDEX).exists():
         return None
     index = read_json(path / INDEX).get("weight_map")
-    if not isinstance(index, dict) or not index or not all(isinstance(shard, str) for shard in index.values()):
+    if not isinstance(index, dict) or not index:
         raise CheckpointError(f"{path / INDEX}: 'weight_map' must say for each tensor in which file it is")
-    return index
+    try:
+        return from_plain({"weight_map": index}, dict[str, dict[str, PathBelow]])["weight_map"]
+    except SchemaError as error:
+        raise CheckpointError(f"{path / INDEX}: {error}") from error
 
 
 def _read_header(file: Path) -> list[StoredTensor]:
     """Read the header's entries after the safetensors library has checked it. The library does not give the offsets."""
     try:
-        # open() comes first: safetensors reports every file that it cannot open as absent.
-        with open(file, "rb") as handle:
+        # Opening comes first: safetensors reports every file that it cannot open as absent.
+        with open_regular(file) as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            # The library measures a longer header against the file's size and reads it whole.
+            if _LARGEST_HEADER < length < os.fstat(handle.fileno()).st_size:
+                raise CheckpointError(
+                    f"{file}: has a header of {format_bytes(length)}, at most {format_bytes(_LARGEST_HEADER)} are read"
+                )
             with safe_open(file, "numpy"):
                 pass
-            length = int.from_bytes(handle.read(8), "little")
             header = json.loads(handle.read(length), object_pairs_hook=_without_duplicates)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
-    except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{file}: not a whole safetensors file ({error}); fetch it again") from error
+    except (SafetensorError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: not a whole safetensors file ({str(error)[:400]}); fetch it again") from error
     return [
         StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), 8 + length + entry["data_offsets"][0])
         for name, entry in header.items()
@@ -127,6 +132,9 @@ def _read_header(file: Path) -> list[StoredTensor]:
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        twice = next(name for i, (name, _) in enumerate(pairs) if name in dict(pairs[:i]))
-        raise ValueError(f"'{twice}' is listed twice")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"{shown(name)} is listed twice")
+            seen.add(name)
     return values

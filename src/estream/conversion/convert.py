@@ -9,6 +9,7 @@ import numpy as np
 from estream.checkpoint.left_out import check_tied_head, left_out_notes
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
+from estream.conversion.memory import Pace, choose_pace
 from estream.conversion.npu.target import NPU_GROUP, NpuTarget
 from estream.errors import CheckpointError, OptionError
 from estream.host.buffers import BUFFERS
@@ -17,11 +18,12 @@ from estream.host.read_ahead import Limits, ReadAhead, WriteBehind
 from estream.host.sizes import MiB
 from estream.models import family_of
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
+from estream.models.reading import read_model
 from estream.package.layout import PageSpec, Quantization, build_tape
 from estream.package.manifest import EMBEDDING_ITEM_BYTES
 from estream.package.package import Package, open_package
 from estream.package.parts import GROUPS
-from estream.package.writer import PackageSpec, PackageWriter, embedding_rows_per_write, write_package
+from estream.package.writer import PackageSpec, PackageWriter, write_package
 from estream.quantization.calibration import Calibration, read_embeddings
 from estream.quantization.packing import PagePacker
 from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
@@ -89,6 +91,7 @@ def convert(
     Raises:
         CheckpointError: the checkpoint is not supported, incomplete or damaged, or holds an unknown tensor.
         OptionError: an option or the destination cannot be used.
+        BudgetError: it does not fit into the memory that is free.
         PackageError: writing failed. Nothing is left at the destination.
 
     """
@@ -96,7 +99,7 @@ def convert(
     options.check()
     checkpoint = open_checkpoint(str(source))
     family = family_of(checkpoint.config)
-    config = family.read_config(checkpoint.config)
+    config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     destination = Path(destination)
@@ -111,13 +114,14 @@ def convert(
         source=checkpoint.fingerprint(),
         npu=npu.section if npu else None,
     )
+    pace = choose_pace(spec, checkpoint, tensors, build_tape(config, npu.source if npu else spec.quantization), READING)
     calibration = None
     if options.calibrate is not None:
         cut = npu.source if npu else spec.quantization
         calibration = _calibration(Path(options.calibrate), checkpoint, tensors, config, cut)
     try:
         with write_package(destination, spec, options.force) as writer:
-            _Conversion(checkpoint, tensors, writer, npu, calibration).run(progress)
+            _Conversion(checkpoint, tensors, writer, npu, calibration, pace).run(progress)
     finally:
         BUFFERS.clear()
     return open_package(destination, options.device)
@@ -155,7 +159,9 @@ class _Conversion:
         writer: PackageWriter,
         npu: NpuTarget | None,
         calibration: Calibration | None,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._checkpoint = checkpoint
         self._config: ModelConfig = writer.spec.config
         self._tensors = tensors
@@ -173,8 +179,8 @@ class _Conversion:
         quantization = self._npu.source if self._npu else self._writer.spec.quantization
         tape = build_tape(self._config, quantization)
         with (
-            ReadAhead(tape, self._weights.read, self._weights.read_bytes, READING) as pages,
-            WriteBehind(self._writer.add_page) as out,
+            ReadAhead(tape, self._weights.read, self._weights.read_bytes, self._pace.reading) as pages,
+            WriteBehind(self._writer.add_page, self._pace.waiting) as out,
         ):
             for spec, rows in pages:
                 for written, data in self._written(spec, self._packer.page(spec, rows)):
@@ -202,12 +208,12 @@ class _Conversion:
             self._progress(self._done, self._writer.spec.bytes)
 
     def _embedding(self) -> None:
-        step = embedding_rows_per_write(self._writer.spec)
+        step = self._pace.embedding_rows
         size = step * self._config.hidden * EMBEDDING_ITEM_BYTES[self._writer.spec.embedding_dtype]
         blocks = range(0, self._config.vocabulary, step)
         with (
-            ReadAhead(blocks, lambda first: self._embedding_rows(first, step), lambda _: size, READING) as read,
-            WriteBehind(self._write_embedding) as out,
+            ReadAhead(blocks, lambda first: self._embedding_rows(first, step), lambda _: size, self._pace.reading) as read,
+            WriteBehind(self._write_embedding, self._pace.waiting) as out,
         ):
             for first, rows in read:
                 out.put(first, rows)

@@ -28,6 +28,10 @@ class BufferPool:
         room = round_up(size, _STEP)
         return np.asarray(_Lease(self._free, self._unused(room)))[:size]
 
+    def keep(self, kept: int) -> None:
+        """Keep about this many bytes of unused buffers at most from now on."""
+        self._kept = kept
+
     def clear(self) -> None:
         """Free the buffers that are not in use."""
         self._free.clear()

@@ -34,7 +34,7 @@ def take_fingerprint(kind: str, folder: Path, files: list[Path]) -> dict[str, An
         "name": folder.name,
         "folder": str(folder.absolute()),
         "files": {
-            file.name: {
+            file.relative_to(folder).as_posix(): {
                 "bytes": file.stat().st_size,
                 "changed_ns": file.stat().st_mtime_ns,
                 "checksum": _sampled_checksum(file),

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelConfig, ModelTensors
+from estream.schema import shown
 
 
 class Family(Protocol):
@@ -46,13 +47,15 @@ def family_of(values: Mapping[str, Any]) -> Family:
 
     """
     names = values.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CheckpointError(f"config.json: 'architectures' must be a list of names, found {shown(names)}")
     for family in FAMILIES:
         if any(name in family.ARCHITECTURES for name in names):
             return family
     known = ", ".join(name for family in FAMILIES for name in family.ARCHITECTURES)
     if not names:
         raise CheckpointError(
-            f"config.json: 'architectures' is missing, and 'model_type' {values.get('model_type')!r} alone does not identify "
-            f"the model; add 'architectures' with one of {known}"
+            f"config.json: 'architectures' is missing, and 'model_type' {shown(values.get('model_type'))} alone does not "
+            f"identify the model; add 'architectures' with one of {known}"
         )
-    raise CheckpointError(f"config.json: architecture {', '.join(map(str, names))} is not supported; supported: {known}")
+    raise CheckpointError(f"config.json: architecture {shown(', '.join(names))} is not supported; supported: {known}")

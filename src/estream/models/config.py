@@ -12,20 +12,21 @@ QkNorm = Literal["none", "projection", "head"]
 Norm = Literal["rms", "layer"]
 Scoring = Literal["softmax", "sigmoid", "sparsemixer"]
 
-_MOST_LAYERS = 1 << 12
-_MOST_EXPERTS = 1 << 16
-LayerIndex = Annotated[int, Meta(ge=0, lt=_MOST_LAYERS)]
-ExpertIndex = Annotated[int, Meta(ge=0, lt=_MOST_EXPERTS)]
-LayerCount = Annotated[int, Meta(ge=1, le=_MOST_LAYERS)]
+MOST_LAYERS = 1 << 12
+MOST_EXPERTS = 1 << 16
+LayerIndex = Annotated[int, Meta(ge=0, lt=MOST_LAYERS)]
+ExpertIndex = Annotated[int, Meta(ge=0, lt=MOST_EXPERTS)]
+LayerCount = Annotated[int, Meta(ge=1, le=MOST_LAYERS)]
 #: Values of a head that attention takes, and groups of experts that routing takes.
 LARGEST_HEAD = 256
 GroupCount = Annotated[int, Meta(ge=1, le=64)]
-ExpertCount = Annotated[int, Meta(ge=1, le=_MOST_EXPERTS)]
+ExpertCount = Annotated[int, Meta(ge=1, le=MOST_EXPERTS)]
 #: Layers of one kind, by index.
-LayerSet = Annotated[tuple[LayerIndex, ...], Meta(max_length=_MOST_LAYERS)]
+LayerSet = Annotated[tuple[LayerIndex, ...], Meta(max_length=MOST_LAYERS)]
 #: Tokens of a prompt: their positions are 32-bit.
-TokenCount = Annotated[int, Meta(ge=1, lt=1 << 31)]
-TokenCountOrZero = Annotated[int, Meta(ge=0, lt=1 << 31)]
+MOST_TOKENS = (1 << 31) - 1
+TokenCount = Annotated[int, Meta(ge=1, le=MOST_TOKENS)]
+TokenCountOrZero = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 
 class LatentConfig(Record, frozen=True):

@@ -6,7 +6,7 @@ from estream.models.config import AttentionConfig, ModelConfig, MoeConfig
 from estream.schema import SchemaError, from_plain, to_plain
 
 #: The largest product of heads and their size: beyond it layouts would be cut into millions of blocks.
-_LARGEST_WIDTH = 1 << 24
+_LARGEST_WIDTH = 1 << 20
 
 
 def check_config(config: ModelConfig) -> None:

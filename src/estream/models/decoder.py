@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import (
+    MOST_EXPERTS,
     AttentionConfig,
     LayerTensors,
     MlpTensors,
@@ -17,7 +18,8 @@ from estream.models.config import (
     TensorRef,
 )
 from estream.models.huggingface import HfConfig
-from estream.models.huggingface_rope import read_rope
+from estream.models.huggingface_rope import RopeDefaults, read_rope
+from estream.schema import shown
 
 #: How ``ModelTensors.ignored`` describes the tensors of multi-token prediction.
 MTP_NOTE = "for multi-token prediction"
@@ -53,8 +55,19 @@ DECODER_NAMES = MoeNames(
 )
 
 
-def read_attention(hf: HfConfig, hidden: int, qk_norm: QkNorm = "none") -> AttentionConfig:
+def read_attention(
+    hf: HfConfig,
+    rope: RopeDefaults,
+    qk_norm: QkNorm = "none",
+    *,
+    kv_heads: int | None = None,
+    head_dim: int | None = None,
+    head_dim_nullable: bool = False,
+) -> AttentionConfig:
     """Read grouped-query attention without biases, with scores divided by the square root of ``head_dim``.
+
+    ``rope``, ``kv_heads`` and ``head_dim`` are what the family's class has where a config does not say it; without the last
+    two, as many key heads as heads, and heads that share the residual's size. ``head_dim_nullable``: so they do for a null.
 
     Raises:
         CheckpointError: a setting is missing, has the wrong type, or is not supported.
@@ -62,11 +75,11 @@ def read_attention(hf: HfConfig, hidden: int, qk_norm: QkNorm = "none") -> Atten
     """
     hf.require("hidden_act", "silu", "silu")
     heads = hf.integer("num_attention_heads")
-    kv_heads = hf.integer("num_key_value_heads", default=heads)
-    if heads % kv_heads:
-        raise CheckpointError(f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
-    head_dim = hf.head_dim(hidden, heads)
-    return AttentionConfig(heads, kv_heads, head_dim, head_dim, float(head_dim**-0.5), read_rope(hf, head_dim), qk_norm)
+    key_heads = hf.integer("num_key_value_heads", default=kv_heads or heads, null=None if kv_heads else heads)
+    if heads % key_heads:
+        raise CheckpointError(f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {key_heads}")
+    size = hf.head_dim(hf.integer("hidden_size"), heads, head_dim, nullable=head_dim_nullable)
+    return AttentionConfig(heads, key_heads, size, size, float(size**-0.5), read_rope(hf, size, rope), qk_norm)
 
 
 def read_moe(hf: HfConfig, intermediate_size_key: str, norm_topk_prob: bool) -> MoeConfig:
@@ -76,20 +89,22 @@ def read_moe(hf: HfConfig, intermediate_size_key: str, norm_topk_prob: bool) -> 
         CheckpointError: a setting is missing or has the wrong type, or a token needs more experts than there are.
 
     """
-    experts, top_k = hf.integer(*EXPERT_COUNTS), hf.integer("num_experts_per_tok")
+    experts, top_k = hf.integer(*EXPERT_COUNTS, most=MOST_EXPERTS), hf.integer("num_experts_per_tok")
     if top_k > experts:
         raise CheckpointError(f"config.json: num_experts_per_tok {top_k} exceeds num_experts {experts}")
     return MoeConfig(experts, top_k, hf.integer(intermediate_size_key), norm_topk_prob)
 
 
-def with_expert_groups(hf: HfConfig, moe: MoeConfig) -> MoeConfig:
-    """Add group-limited routing: a token's experts come from the ``topk_group`` best of ``n_group`` groups.
+def with_expert_groups(hf: HfConfig, moe: MoeConfig, defaults: tuple[int, int] | None = None) -> MoeConfig:
+    """Add group-limited routing: a token's experts come from the ``topk_group`` best of ``n_group`` groups. ``defaults`` are
+    those of the family's class for the two.
 
     Raises:
         CheckpointError: the groups do not divide the experts, or ``topk_group`` groups hold fewer experts than a token needs.
 
     """
-    n_group, topk_group = hf.integer("n_group", default=1), hf.integer("topk_group", default=1)
+    default_groups, default_top = defaults or (None, None)
+    n_group, topk_group = hf.integer("n_group", default=default_groups), hf.integer("topk_group", default=default_top)
     if moe.experts % n_group or n_group > 64:
         raise CheckpointError(f"config.json: 'n_group' {n_group} must divide the {moe.experts} experts and be at most 64")
     if topk_group > n_group or moe.top_k > moe.experts // n_group * topk_group:
@@ -101,17 +116,25 @@ def with_expert_groups(hf: HfConfig, moe: MoeConfig) -> MoeConfig:
 
 def read_decoder(family: str, hf: HfConfig, attention: AttentionConfig, moe: MoeConfig) -> ModelConfig:
     """Read the sizes of a decoder with RMS norms whose layers all have experts. Raises CheckpointError."""
+    # transformers gives single layers other settings by this key.
+    hf.require("per_layer_config", None, None)
     return ModelConfig(
         family=family,
         hidden=hf.integer("hidden_size"),
-        layers=hf.integer("num_hidden_layers"),
+        layers=hf.layers(),
         vocabulary=hf.integer("vocab_size"),
-        context=hf.integer("max_position_embeddings"),
-        norm_eps=hf.number("rms_norm_eps"),
+        context=hf.context(),
+        norm_eps=hf.not_negative("rms_norm_eps"),
         attention=attention,
         moe=moe,
         tied_head=hf.flag("tie_word_embeddings", False),
     )
+
+
+def with_first_layers_dense(hf: HfConfig, config: ModelConfig, default: int) -> ModelConfig:
+    """Make the first ``first_k_dense_replace`` layers dense. Raises CheckpointError as ``with_dense_layers``."""
+    # Counted before they are listed.
+    return with_dense_layers(hf, config, range(min(hf.count("first_k_dense_replace", default), config.layers)))
 
 
 def with_dense_layers(hf: HfConfig, config: ModelConfig, layers: Collection[int]) -> ModelConfig:
@@ -137,16 +160,20 @@ def with_sliding_window(config: ModelConfig, window: int, layers: Collection[int
 
 
 def layers_of_type(hf: HfConfig, types: tuple[str, str], default: Callable[[int], str]) -> tuple[int, ...]:
-    """Return the layers of type ``types[0]``. ``layer_types`` gives each layer's type, ``default`` where it is absent.
+    """Return the layers of type ``types[0]``. ``layer_types`` gives each layer's type, ``default`` where it is absent or
+    null.
 
     Raises:
         CheckpointError: ``layer_types`` holds a type that is not in ``types``, or does not have one entry per layer.
 
     """
-    layers = hf.integer("num_hidden_layers")
-    found = hf.values.get("layer_types") or [default(layer) for layer in range(layers)]
+    layers, found = hf.layers(), hf.values.get("layer_types")
+    if found is None:
+        found = [default(layer) for layer in range(layers)]
     if not isinstance(found, list) or len(found) != layers or any(name not in types for name in found):
-        raise CheckpointError(f"config.json: 'layer_types' must name {' or '.join(types)} for each layer, found {found!r}")
+        raise CheckpointError(
+            f"config.json: 'layer_types' must name {' or '.join(types)} for each of {layers} layers, found {shown(found)}"
+        )
     return tuple(layer for layer, name in enumerate(found) if name == types[0])
 
 
@@ -200,11 +227,12 @@ def decoder_tensors(
 
 def _multi_token_prediction(config: ModelConfig, available: frozenset[str]) -> dict[str, str]:
     """Multi-token prediction as in DeepSeek-V3 (arXiv 2412.19437): each module is stored as one more layer."""
-    index, prefixes = config.layers, []
-    while f"model.layers.{index}.eh_proj.weight" in available:
-        prefixes.append(f"model.layers.{index}.")
-        index += 1
-    return {name: MTP_NOTE for name in available if name.startswith(tuple(prefixes))}
+    end = config.layers
+    while f"model.layers.{end}.eh_proj.weight" in available:
+        end += 1
+    layers = {f"{layer}" for layer in range(config.layers, end)}
+    named = ((name, name.split(".", 3)) for name in available if name.startswith("model.layers.")) if layers else ()
+    return {name: MTP_NOTE for name, parts in named if len(parts) == 4 and parts[2] in layers}
 
 
 def _layer(

@@ -9,7 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from estream.models.config import ModelConfig, ModelTensors, MoeConfig
-from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_decoder, read_moe, with_dense_layers, with_expert_groups
+from estream.models.decoder import (
+    DECODER_NAMES,
+    decoder_tensors,
+    read_decoder,
+    read_moe,
+    with_expert_groups,
+    with_first_layers_dense,
+)
 from estream.models.huggingface import HfConfig
 from estream.models.latent import latent_attention, read_latent_attention
 
@@ -22,8 +29,8 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     hf = HfConfig(values)
     hf.require("mlp_bias", False, False)
     hf.require("moe_layer_freq", 1, 1)
-    config = read_decoder(NAME, hf, read_latent_attention(hf), _read_moe(hf))
-    return with_dense_layers(hf, config, range(hf.count("first_k_dense_replace")))
+    config = read_decoder(NAME, hf, read_latent_attention(hf, None), _read_moe(hf))
+    return with_first_layers_dense(hf, config, default=0)
 
 
 def _read_moe(hf: HfConfig) -> MoeConfig:
@@ -36,7 +43,7 @@ def _read_moe(hf: HfConfig) -> MoeConfig:
         moe,
         norm_topk_prob=moe.norm_topk_prob and moe.top_k > 1,
         routed_scaling_factor=1.0 if moe.norm_topk_prob and moe.top_k > 1 else hf.number("routed_scaling_factor", 1.0),
-        shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts"),
+        shared_intermediate_size=moe.intermediate_size * hf.count("n_shared_experts", 2),
     )
     return with_expert_groups(hf, moe) if method == "group_limited_greedy" else moe
 

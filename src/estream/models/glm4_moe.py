@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from estream.models.config import ModelConfig, ModelTensors
-from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, with_dense_layers
+from estream.models.config import ModelConfig, ModelTensors, QkNorm
+from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, with_first_layers_dense
 from estream.models.deepseek_v3 import read_corrected_moe
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "glm4_moe"
 ARCHITECTURES = ("Glm4MoeForCausalLM",)
@@ -20,10 +21,11 @@ ARCHITECTURES = ("Glm4MoeForCausalLM",)
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
-    attention = read_attention(hf, hf.integer("hidden_size"), "head" if hf.flag("use_qk_norm", False) else "none")
+    qk_norm: QkNorm = "head" if hf.flag("use_qk_norm", False) else "none"
+    attention = read_attention(hf, RopeDefaults(partial_rotary_factor=0.5), qk_norm, kv_heads=8)
     attention = replace(attention, input_bias=hf.flag("attention_bias", False))
-    config = read_decoder(NAME, hf, attention, read_corrected_moe(hf))
-    return with_dense_layers(hf, config, range(hf.count("first_k_dense_replace")))
+    config = read_decoder(NAME, hf, attention, read_corrected_moe(hf, groups=(1, 1), scaling=1.0))
+    return with_first_layers_dense(hf, config, default=1)
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

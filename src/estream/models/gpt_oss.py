@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
+from estream.models.config import MOST_TOKENS, MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import (
     DECODER_NAMES,
     decoder_tensors,
@@ -19,18 +19,31 @@ from estream.models.decoder import (
     with_sliding_window,
 )
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "gpt_oss"
 ARCHITECTURES = ("GptOssForCausalLM",)
 
 _NAMES = replace(DECODER_NAMES, router="mlp.router")
+_ROPE = RopeDefaults(
+    theta=150000.0,
+    parameters={
+        "rope_type": "yarn",
+        "factor": 32.0,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "truncate": False,
+        "original_max_position_embeddings": 4096,
+    },
+)
 
 
 def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
     biased = hf.flag("attention_bias", True)
-    attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=biased, output_bias=biased, sinks=True)
+    attention = read_attention(hf, _ROPE, kv_heads=8, head_dim=64)
+    attention = replace(attention, input_bias=biased, output_bias=biased, sinks=True)
     # Softmax over the top-k logits equals softmax over all logits, renormalised over the top k.
     moe = replace(
         read_moe(hf, "intermediate_size", norm_topk_prob=True),
@@ -40,9 +53,11 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
         swiglu_limit=hf.positive("swiglu_limit", 7.0),
     )
     config = read_decoder(NAME, hf, attention, moe)
-    types, window = ("sliding_attention", "full_attention"), hf.count("sliding_window")
+    types = ("sliding_attention", "full_attention")
     layers = layers_of_type(hf, types, lambda layer: types[layer % 2])
-    return with_sliding_window(config, window, layers if window else ())
+    if not layers:
+        return config
+    return with_sliding_window(config, hf.integer("sliding_window", default=128, most=MOST_TOKENS), layers)
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from estream.models.config import LayerTensors, MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import MoeNames, decoder_tensors, fused_mlp, read_attention, read_decoder, read_moe
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "granite_moe"
 ARCHITECTURES = ("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
@@ -29,7 +30,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     hf = HfConfig(values)
     biased = hf.flag("attention_bias", False)
     attention = replace(
-        read_attention(hf, hf.integer("hidden_size")),
+        read_attention(hf, RopeDefaults()),
         scale=hf.positive("attention_multiplier", 1.0),
         input_bias=biased,
         output_bias=biased,
@@ -37,7 +38,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     moe = replace(
         # Softmax over the top-k logits equals softmax over all logits, renormalised over the top k.
         read_moe(hf, "intermediate_size", norm_topk_prob=True),
-        shared_intermediate_size=hf.count("shared_intermediate_size"),
+        shared_intermediate_size=hf.count("shared_intermediate_size", 0),
     )
     return replace(
         read_decoder(NAME, hf, attention, moe),

@@ -2,6 +2,8 @@
 full attention with an output gate. The checkpoint stores the weights of norms minus 1.
 """
 
+from functools import lru_cache
+
 from msgspec.structs import replace
 
 from estream.errors import CheckpointError
@@ -17,7 +19,7 @@ from estream.models.decoder import (
     read_moe,
 )
 from estream.models.huggingface import HfConfig
-from estream.models.huggingface_rope import read_rope
+from estream.models.huggingface_rope import RopeDefaults
 
 _NAMES = replace(DECODER_NAMES, shared="mlp.shared_expert.")
 
@@ -25,7 +27,7 @@ _NAMES = replace(DECODER_NAMES, shared="mlp.shared_expert.")
 def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf.require("attention_bias", False, False)
-    attention = read_attention(hf, hf.integer("hidden_size"), "head")
+    attention = read_attention(hf, RopeDefaults(partial_rotary_factor=0.25), "head", kv_heads=2, head_dim=256)
     delta = DeltaConfig(
         key_heads=hf.integer("linear_num_key_heads", default=16),
         value_heads=hf.integer("linear_num_value_heads", default=32),
@@ -40,8 +42,7 @@ def read_hybrid_attention(hf: HfConfig) -> AttentionConfig:
         )
     types, interval = ("linear_attention", "full_attention"), hf.integer("full_attention_interval", default=4)
     linear_layers = layers_of_type(hf, types, lambda layer: types[(layer + 1) % interval == 0])
-    rope = read_rope(hf, attention.head_dim, default_partial_rotary_factor=0.25)
-    return replace(attention, rope=rope, output_gate=True, delta=delta, delta_layers=linear_layers)
+    return replace(attention, output_gate=True, delta=delta, delta_layers=linear_layers)
 
 
 def read_hybrid_moe(hf: HfConfig, norm_topk_prob: bool) -> MoeConfig:
@@ -79,9 +80,14 @@ def _gated_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     parts, head_dim = grouped_query_attention(config, layer), attention.head_dim
     q_proj = TensorRef(parts["q"].name, (2 * attention.query_width, config.hidden))
     for part, first in (("q", 0), ("q_gate", head_dim)):
-        order = tuple(2 * head_dim * head + first + i for head in range(attention.heads) for i in range(head_dim))
-        parts[part] = replace(q_proj, order=order)
+        parts[part] = replace(q_proj, order=_halves(attention.heads, head_dim, first))
     return parts
+
+
+@lru_cache(maxsize=8)
+def _halves(heads: int, head_dim: int, first: int) -> tuple[int, ...]:
+    """``head_dim`` of the rows of each head, from ``first`` on. All layers share the result."""
+    return tuple(2 * head_dim * head + first + i for head in range(heads) for i in range(head_dim))
 
 
 def _linear_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:

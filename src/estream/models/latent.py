@@ -5,24 +5,30 @@ in pairs (2i, 2i + 1). Conversion puts the rotated values first, and pairs i wit
 reorders queries and keys in the same way, so scores do not change.
 """
 
+from functools import lru_cache
+
 from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import AttentionConfig, LatentConfig, ModelConfig, TensorRef
 from estream.models.huggingface import HfConfig
-from estream.models.huggingface_rope import read_rope, rope_parameters
+from estream.models.huggingface_rope import RopeDefaults, read_rope, rope_parameters
 from estream.models.rope import yarn_magnitude
 
 #: Epsilon of the norms of the latent values. The models' code fixes it; ``rms_norm_eps`` is for the other norms.
 _LATENT_NORM_EPS = 1e-6
+_ROPE = RopeDefaults()
 
 
-def read_latent_attention(hf: HfConfig) -> AttentionConfig:
-    """Raises CheckpointError for any setting that the engine does not compute."""
+def read_latent_attention(hf: HfConfig, kv_heads: int | None) -> AttentionConfig:
+    """Raises CheckpointError for any setting that the engine does not compute. ``kv_heads`` is the default of the family's
+    class; None: as many as heads.
+    """
     hf.require("hidden_act", "silu", "silu")
     hf.require("attention_bias", False, False)
     heads = hf.integer("num_attention_heads")
-    hf.require("num_key_value_heads", heads, heads)
+    if (found := hf.integer("num_key_value_heads", default=kv_heads or heads, null=heads)) != heads:
+        raise CheckpointError(f"config.json: 'num_key_value_heads' must be the {heads} of num_attention_heads, found {found}")
     qk_rope_head_dim, v_head_dim = hf.integer("qk_rope_head_dim"), hf.integer("v_head_dim")
     qk_head_dim = hf.integer("qk_nope_head_dim") + qk_rope_head_dim
     if qk_head_dim % 2 or max(qk_head_dim, v_head_dim) > 256:
@@ -36,8 +42,8 @@ def read_latent_attention(hf: HfConfig) -> AttentionConfig:
         head_dim=qk_head_dim,
         value_dim=v_head_dim,
         scale=qk_head_dim**-0.5 * _yarn_score_factor(hf),
-        rope=read_rope(hf, qk_rope_head_dim),
-        latent=LatentConfig(hf.integer("kv_lora_rank"), hf.count("q_lora_rank"), _LATENT_NORM_EPS),
+        rope=read_rope(hf, qk_rope_head_dim, _ROPE),
+        latent=LatentConfig(hf.integer("kv_lora_rank"), hf.integer("q_lora_rank", null=0), _LATENT_NORM_EPS),
     )
 
 
@@ -45,9 +51,15 @@ def _yarn_score_factor(hf: HfConfig) -> float:
     """The models' own code multiplies the scores by this where YaRN has ``mscale_all_dim``. Not every release of
     transformers does.
     """
-    parameters = HfConfig(rope_parameters(hf))
-    mscale_all_dim = parameters.number("mscale_all_dim", 0.0)
-    return yarn_magnitude(parameters.number("factor"), mscale_all_dim) ** 2 if mscale_all_dim else 1.0
+    parameters = HfConfig(rope_parameters(hf, _ROPE))
+    mscale_all_dim = parameters.not_negative("mscale_all_dim", 0.0, null=0.0)
+    return yarn_magnitude(parameters.positive("factor"), mscale_all_dim) ** 2 if mscale_all_dim else 1.0
+
+
+@lru_cache(maxsize=8)
+def _by_head(heads: int, size: int, rows: tuple[int, ...]) -> tuple[int, ...]:
+    """These rows of each head of ``size`` rows. All layers share the result."""
+    return tuple(head * size + row for head in range(heads) for row in rows)
 
 
 def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
@@ -55,11 +67,10 @@ def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     attention, hidden = config.attention, config.hidden
     latent, rope_dim = attention.latent, attention.rope.dims
     assert latent is not None
-    nope_dim, v_dim, heads = attention.head_dim - rope_dim, attention.value_dim, range(attention.heads)
+    nope_dim, v_dim = attention.head_dim - rope_dim, attention.value_dim
     attn = f"model.layers.{layer}.self_attn."
     rope_order = (*range(0, rope_dim, 2), *range(1, rope_dim, 2))
-    head_order = (*(nope_dim + i for i in rope_order), *range(nope_dim))
-    q_order = tuple(head * attention.head_dim + i for head in heads for i in head_order)
+    q_order = _by_head(attention.heads, attention.head_dim, (*(nope_dim + i for i in rope_order), *range(nope_dim)))
     if latent.q_lora_rank:
         parts = {
             "q_a": TensorRef(f"{attn}q_a_proj.weight", (latent.q_lora_rank, hidden)),
@@ -75,7 +86,7 @@ def latent_attention(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
         "kv_a": replace(kv_a, all_rows=latent.kv_lora_rank),
         "k_rope": replace(kv_a, first_row=latent.kv_lora_rank, all_rows=rope_dim, order=rope_order),
         "kv_a_norm": TensorRef(f"{attn}kv_a_layernorm.weight", (latent.kv_lora_rank,)),
-        "k": replace(kv_b, order=tuple(head * kv_dim + i for head in heads for i in range(nope_dim))),
-        "v": replace(kv_b, order=tuple(head * kv_dim + nope_dim + i for head in heads for i in range(v_dim))),
+        "k": replace(kv_b, order=_by_head(attention.heads, kv_dim, tuple(range(nope_dim)))),
+        "v": replace(kv_b, order=_by_head(attention.heads, kv_dim, tuple(range(nope_dim, kv_dim)))),
         "o": TensorRef(f"{attn}o_proj.weight", (hidden, attention.output_width)),
     }

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import MoeNames, decoder_tensors, read_attention, read_decoder, read_moe, with_sliding_window
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "mixtral"
 ARCHITECTURES = ("MixtralForCausalLM",)
@@ -25,10 +26,9 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
     hf.require("attention_bias", False, False)
-    attention = read_attention(hf, hf.integer("hidden_size"))
+    attention = read_attention(hf, RopeDefaults(theta=1000000.0), kv_heads=8, head_dim_nullable=True)
     config = read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", norm_topk_prob=True))
-    window = hf.count("sliding_window")
-    return with_sliding_window(config, window, range(config.layers) if window else ())
+    return with_sliding_window(config, hf.window(), range(config.layers))
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

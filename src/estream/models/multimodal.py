@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from estream.errors import CheckpointError
 from estream.models.config import ModelTensors, TensorRef
+from estream.schema import shown
 
 _PREFIX = "model.language_model."
 _VISION = "model.visual."
@@ -19,14 +20,17 @@ def text_settings(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the language model's settings: ``text_config``, or all of ``config.json`` where it has none.
 
     Raises:
-        CheckpointError: ``text_config`` is not an object.
+        CheckpointError: ``text_config`` is not an object, or is missing for a model that reads pictures.
 
     """
     inner = values.get("text_config")
     if inner is None:
+        if any(name.endswith("ForConditionalGeneration") for name in values.get("architectures") or ()):
+            # transformers does not look for the language model's settings outside.
+            raise CheckpointError("config.json: 'text_config' is missing")
         return values
     if not isinstance(inner, Mapping):
-        raise CheckpointError(f"config.json: 'text_config' must be an object, found {inner!r}")
+        raise CheckpointError(f"config.json: 'text_config' must be an object, found {shown(inner)}")
     # The head belongs to the outer model, so the outer config says whether it is tied.
     return {**inner, "tie_word_embeddings": values.get("tie_word_embeddings", False)}
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import DECODER_NAMES, decoder_tensors, read_attention, read_decoder, read_moe
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "olmoe"
 ARCHITECTURES = ("OlmoeForCausalLM",)
@@ -20,8 +21,8 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
     hf.require("attention_bias", False, False)
-    clip = hf.number("clip_qkv") if hf.values.get("clip_qkv") is not None else None
-    attention = replace(read_attention(hf, hf.integer("hidden_size"), "projection"), clip_qkv=clip)
+    clip = hf.positive("clip_qkv") if hf.values.get("clip_qkv") is not None else None
+    attention = replace(read_attention(hf, RopeDefaults(), "projection"), clip_qkv=clip)
     return read_decoder(NAME, hf, attention, read_moe(hf, "intermediate_size", hf.flag("norm_topk_prob", False)))
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from estream.errors import CheckpointError
 from estream.models.config import ModelConfig, ModelTensors
 from estream.models.decoder import (
     DECODER_NAMES,
@@ -19,6 +18,7 @@ from estream.models.decoder import (
     with_dense_layers,
 )
 from estream.models.huggingface import HfConfig
+from estream.models.huggingface_rope import RopeDefaults
 
 NAME = "qwen2_moe"
 ARCHITECTURES = ("Qwen2MoeForCausalLM",)
@@ -30,7 +30,7 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
     """Raises CheckpointError for any setting that the engine does not compute."""
     hf = HfConfig(values)
     hf.require("use_sliding_window", False, False)
-    attention = replace(read_attention(hf, hf.integer("hidden_size")), input_bias=hf.flag("qkv_bias", True))
+    attention = replace(read_attention(hf, RopeDefaults(), kv_heads=16), input_bias=hf.flag("qkv_bias", True))
     moe = read_moe(hf, "moe_intermediate_size", hf.flag("norm_topk_prob", False))
     moe = replace(moe, shared_intermediate_size=hf.integer("shared_expert_intermediate_size"), shared_gate=True)
     return with_dense_layers(hf, read_decoder(NAME, hf, attention, moe), dense_layers(hf))
@@ -43,11 +43,8 @@ def dense_layers(hf: HfConfig) -> set[int]:
         CheckpointError: ``mlp_only_layers`` is not a list of layers of the model.
 
     """
-    layers, sparse_step = hf.integer("num_hidden_layers"), hf.integer("decoder_sparse_step", default=1)
-    mlp_only = hf.values.get("mlp_only_layers") or []
-    if not isinstance(mlp_only, list) or not all(isinstance(n, int) and 0 <= n < layers for n in mlp_only):
-        raise CheckpointError(f"config.json: 'mlp_only_layers' must list layers in 0..{layers - 1}, found {mlp_only!r}")
-    return {n for n in range(layers) if n in mlp_only or (n + 1) % sparse_step}
+    sparse_step, mlp_only = hf.integer("decoder_sparse_step", default=1), hf.layer_list("mlp_only_layers")
+    return {n for n in range(hf.layers()) if n in mlp_only or (n + 1) % sparse_step}
 
 
 def tensors(config: ModelConfig, available: frozenset[str]) -> ModelTensors:

@@ -7,12 +7,14 @@ three positions (time, height, width); in text all three are equal, so ``mrope_s
 from collections.abc import Mapping
 from typing import Any
 
+from estream.errors import CheckpointError
 from estream.models.config import ModelConfig, ModelTensors, TensorRef
 from estream.models.decoder import read_decoder
 from estream.models.huggingface import HfConfig
 from estream.models.huggingface_rope import ROPE_KEYS
 from estream.models.hybrid import hybrid_tensors, read_hybrid_attention, read_hybrid_moe
 from estream.models.multimodal import text_settings, text_tensors
+from estream.schema import shown
 
 NAME = "qwen3_5_moe"
 ARCHITECTURES = ("Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM")
@@ -33,6 +35,9 @@ def read_config(values: Mapping[str, Any]) -> ModelConfig:
 
 def _without_mrope(values: Mapping[str, Any]) -> Mapping[str, Any]:
     rope = {key: values[key] for key in ROPE_KEYS if isinstance(values.get(key), Mapping)}
+    for parameters in rope.values():
+        if not isinstance(parameters.get("mrope_section", []), list):
+            raise CheckpointError(f"config.json: 'mrope_section' must be a list, found {shown(parameters['mrope_section'])}")
     return {
         **values,
         **{key: {name: x for name, x in parameters.items() if name not in _MROPE_KEYS} for key, parameters in rope.items()},

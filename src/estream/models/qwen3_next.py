@@ -1,6 +1,7 @@
 """Qwen3-Next (``Qwen3NextForCausalLM``): three of four layers have linear attention, with fused projections."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,6 +45,7 @@ def _projections(config: ModelConfig, layer: int) -> dict[str, TensorRef]:
     }
 
 
+@lru_cache(maxsize=8)
 def _split_by_head(heads: int, counts: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The rows of each projection in a fused one, where each head has ``counts[0]`` rows of the first, then ``counts[1]`` of
     the second, and so on.

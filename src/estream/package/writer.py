@@ -5,9 +5,10 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -132,38 +133,74 @@ class PackageWriter:
         return manifest
 
 
-@contextmanager
-def write_package(destination: Path, spec: PackageSpec, force: bool) -> Iterator[PackageWriter]:
+class write_package(AbstractContextManager[PackageWriter]):  # noqa: N801
     """Write a package; it appears at ``destination`` only when the block ends without an exception.
+
+    A class, not a generator: wherever an interrupt comes, what was written is removed.
 
     Raises:
         PackageError: no package can hold this model, the destination exists and ``force`` is false, it does not fit on the
             disk, or writing failed. What was written is removed.
 
     """
-    destination = destination.resolve()
-    parent = destination.parent
-    if not parent.is_dir():
-        raise PackageError(f"{parent}: no such folder to write a package into")
-    _remove_stale(parent, destination.name)
-    _check_destination(destination, force)
-    try:
-        check_config(spec.config)
-    except SchemaError as error:
-        raise PackageError(f"{destination}: a package cannot hold this model: {error}") from error
-    try:
-        with _partial_folder(destination) as folder:
-            free = shutil.disk_usage(parent).free
-            if free < spec.bytes:
-                raise PackageError(f"{parent}: the package needs {format_bytes(spec.bytes)}, {format_bytes(free)} are free")
-            with DirectFile(folder / PAGES) as pages, DirectFile(folder / EMBEDDING) as embedding:
-                writer = PackageWriter(spec, folder, pages, embedding)
-                yield writer
-                writer._finish()
-            _put_in_place(folder, destination, force)
-    except OSError as error:
-        what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
-        raise PackageError(f"{destination}: cannot be written ({what})") from error
+
+    def __init__(self, destination: Path, spec: PackageSpec, force: bool) -> None:
+        self._destination = destination.resolve()
+        self._spec = spec
+        self._force = force
+        name = f".{self._destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        #: Beside the destination, locked while this process writes it.
+        self._folder = self._destination.with_name(name)
+        self._open = ExitStack()
+
+    def __enter__(self) -> PackageWriter:
+        try:
+            self._writer = self._begin()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+        return self._writer
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if error is None:
+                self._writer._finish()
+                self._open.close()
+                _put_in_place(self._folder, self._destination, self._force)
+        except BaseException as failure:
+            self._abandon(failure)
+            raise
+        self._abandon(error)
+
+    def _begin(self) -> PackageWriter:
+        parent = self._destination.parent
+        if not parent.is_dir():
+            raise PackageError(f"{parent}: no such folder to write a package into")
+        _remove_stale(parent, self._destination.name)
+        _check_destination(self._destination, self._force)
+        try:
+            check_config(self._spec.config)
+        except SchemaError as error:
+            raise PackageError(f"{self._destination}: a package cannot hold this model: {error}") from error
+        self._folder.mkdir()
+        self._open.enter_context(system.hold_folder(self._folder))
+        free = shutil.disk_usage(parent).free
+        if free < self._spec.bytes:
+            raise PackageError(f"{parent}: the package needs {format_bytes(self._spec.bytes)}, {format_bytes(free)} are free")
+        pages, embedding = (self._open.enter_context(DirectFile(self._folder / name)) for name in (PAGES, EMBEDDING))
+        return PackageWriter(self._spec, self._folder, pages, embedding)
+
+    def _abandon(self, error: BaseException | None) -> None:
+        """Close and remove what is still there. Raises PackageError in place of an OSError of writing."""
+        try:
+            self._open.close()
+        finally:
+            if self._folder.exists():
+                shutil.rmtree(self._folder)
+            _put_back(_aside(self._folder), self._destination)
+        if isinstance(error, OSError):
+            what = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or str(error)
+            raise PackageError(f"{self._destination}: cannot be written ({what})") from error
 
 
 def _check_destination(destination: Path, force: bool) -> None:
@@ -173,19 +210,6 @@ def _check_destination(destination: Path, force: bool) -> None:
         raise PackageError(f"{destination}: exists and is not an estream package, so it is not replaced")
     if not force:
         raise PackageError(f"{destination}: exists already; --force replaces it")
-
-
-@contextmanager
-def _partial_folder(destination: Path) -> Iterator[Path]:
-    """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
-    folder = destination.with_name(f".{destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    folder.mkdir()
-    try:
-        with system.hold_folder(folder):
-            yield folder
-    finally:
-        if folder.exists():
-            shutil.rmtree(folder)
 
 
 def embedding_rows_per_write(spec: PackageSpec) -> int:
@@ -198,9 +222,8 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
     next conversion puts it back.
     """
     _check_destination(destination, force)
-    aside = folder.with_name(folder.name + _ASIDE)
     if force and destination.exists():
-        destination.rename(aside)
+        destination.rename(_aside(folder))
     try:
         folder.rename(destination)
     except OSError as error:
@@ -208,8 +231,19 @@ def _put_in_place(folder: Path, destination: Path, force: bool) -> None:
             raise
         raise PackageError(f"{destination}: exists already, another conversion was faster") from error
     system.sync_folder(destination.parent)
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(folder.name + _ASIDE)
+
+
+def _put_back(aside: Path, destination: Path) -> None:
+    """Remove a package that another has replaced; put it back where none has."""
     if aside.exists():
-        shutil.rmtree(aside)
+        if destination.exists():
+            shutil.rmtree(aside)
+        else:
+            aside.rename(destination)
 
 
 def _remove_stale(parent: Path, name: str) -> None:

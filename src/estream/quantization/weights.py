@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from estream.checkpoint.source import CheckpointSource
+from estream.errors import CheckpointError
 from estream.host.read_ahead import LastResult
 from estream.models.config import MlpTensors, ModelConfig, ModelTensors, TensorRef
 from estream.package.layout import PageSpec
@@ -47,8 +48,8 @@ class PageWeights:
         """Return the final norm, equalised against the head's columns."""
         exponents, read = -self._column_exponents("head", self._config.layers), self._checkpoint.read_float32
         bias = self._tensors.final_norm_bias
-        weight = scale(read(self._tensors.final_norm), exponents)
-        return FinalNorm(weight, None if bias is None else scale(read(bias), exponents))
+        weight = _scaled(read(self._tensors.final_norm), exponents, self._tensors.final_norm.name)
+        return FinalNorm(weight, None if bias is None else _scaled(read(bias), exponents, bias.name))
 
     def read(self, spec: PageSpec) -> PageRows:
         """Read the weights of a page.
@@ -79,8 +80,10 @@ class PageWeights:
     def _floats(self, spec: PageSpec, part: FloatPart) -> np.ndarray:
         values = float_part(self._checkpoint, self._tensors, spec, part)
         if part.name in _NORM_READERS:
-            return scale(values, -self._column_exponents(_NORM_READERS[part.name], spec.layer))
-        return scale(values, self._column_exponents("mlp", spec.layer)[:, None]) if part.name == "router" else values
+            return _scaled(values, -self._column_exponents(_NORM_READERS[part.name], spec.layer), part.name, spec)
+        if part.name == "router":
+            return _scaled(values, self._column_exponents("mlp", spec.layer)[:, None], part.name, spec)
+        return values
 
     def _source(self, spec: PageSpec, part: MatrixPart) -> MatrixSource:
         order, page = np.arange(part.outputs, dtype=np.int32), str(spec)
@@ -185,3 +188,12 @@ class PageWeights:
 
     def _sample(self, ref: TensorRef, first: int = 0, count: int | None = None) -> tuple[np.ndarray, str]:
         return self._checkpoint.read_rows(ref, first, count), self._checkpoint.dtype(ref)
+
+
+def _scaled(values: np.ndarray, exponents: np.ndarray, name: str, page: object = "") -> np.ndarray:
+    """Equalise a float part. Raises CheckpointError where a value leaves the range of float32."""
+    with np.errstate(over="ignore"):
+        scaled = scale(values, exponents)
+    if scaled is not values and not np.isfinite(scaled).all():
+        raise CheckpointError(f"'{name}' ({page or 'the last norm'}) holds a value that is too large to be equalised")
+    return scaled

@@ -20,6 +20,9 @@ from estream.errors import CheckpointError
 from estream.host.fingerprint import take_fingerprint
 from estream.models.config import TensorRef
 
+#: Values of a tensor that belongs into the config.
+_LARGEST_VECTOR = 4096
+
 
 @dataclass(frozen=True)
 class GgufCodes:
@@ -122,5 +125,9 @@ class GgufCheckpoint:
     @staticmethod
     def _vector(tensor: Any) -> list[float]:
         """All values of a small tensor that belongs into the config."""
+        if (count := tensor.rows * tensor.columns) > _LARGEST_VECTOR:
+            raise CheckpointError(
+                f"{tensor.file}: tensor '{tensor.name}' has {count} values, expected {_LARGEST_VECTOR} at most"
+            )
         piece = Piece(tensor, 0, tensor.rows)
         return [float(x) for x in piece.values(0, tensor.rows).reshape(-1)]

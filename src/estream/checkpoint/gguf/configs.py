@@ -10,6 +10,7 @@ from typing import Any
 
 from estream.checkpoint.gguf.keys import Keys
 from estream.checkpoint.gguf.reader import GgufTensor
+from estream.models.config import LARGEST_HEAD
 
 Config = dict[str, Any]
 
@@ -74,7 +75,9 @@ def _rope_scaling(keys: Keys) -> Config:
 
 def head_sizes(keys: Keys, config: Config, partial_rotary: bool = False) -> Config:
     """Translate the size of a head and, with ``partial_rotary``, the share of it that is rotated."""
-    head_dim = keys.integer("attention.key_length", config["hidden_size"] // config["num_attention_heads"])
+    head_dim = keys.integer("attention.key_length", config["hidden_size"] // config["num_attention_heads"], most=LARGEST_HEAD)
+    if not 1 <= head_dim <= LARGEST_HEAD:
+        keys.refuse("attention.head_count", f"leaves heads of {head_dim} values, expected 1 to {LARGEST_HEAD}")
     keys.require("attention.value_length", head_dim)
     rotary_dim = keys.integer("rope.dimension_count", head_dim)
     if partial_rotary:
@@ -186,7 +189,7 @@ def deepseek(keys: Keys, facts: TensorFacts) -> Config:
         "head_dim": rope_dim,
         "intermediate_size": keys.integer("feed_forward_length"),
         "moe_intermediate_size": keys.integer("expert_feed_forward_length"),
-        "n_shared_experts": keys.integer("expert_shared_count", 0, least=0) or None,
+        "n_shared_experts": keys.integer("expert_shared_count", 0, least=0),
         "first_k_dense_replace": keys.integer("leading_dense_block_count", 0, least=0),
         "moe_layer_freq": 1,
         "routed_scaling_factor": keys.number("expert_weights_scale", 1.0),

@@ -6,6 +6,7 @@ from typing import Any
 
 from estream.checkpoint.gguf.reader import GgufFile, GgufTensor, read_gguf
 from estream.errors import CheckpointError
+from estream.schema import shown
 
 _SPLIT = re.compile(r"(?P<model>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 
@@ -51,7 +52,7 @@ def read_model(path: Path) -> tuple[dict[str, Any], dict[str, GgufTensor], list[
                 raise CheckpointError(f"{file.path}: tensor '{name}' is also in {tensors[name].file.name}")
             tensors[name] = tensor
     metadata = files[0].metadata
-    expected = metadata.get("split.tensors.count", len(tensors))
+    expected = _count(files[0], "split.tensors.count", len(tensors))
     if expected != len(tensors):
         raise CheckpointError(f"{path}: the parts hold {len(tensors)} tensors, but the first says {expected}")
     return metadata, tensors, paths
@@ -73,8 +74,15 @@ def _parts(path: Path) -> list[Path]:
     return paths
 
 
+def _count(file: GgufFile, key: str, default: int) -> int:
+    value = file.metadata.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CheckpointError(f"{file.path}: '{key}' must be a whole number, found {shown(value)}")
+    return value
+
+
 def _check_part(file: GgufFile, index: int, count: int) -> None:
-    part = file.metadata.get("split.no", 0), file.metadata.get("split.count", 0) or 1
+    part = _count(file, "split.no", 0), _count(file, "split.count", 0) or 1
     if part != (index, count):
         raise CheckpointError(
             f"{file.path}: says that it is part {part[0] + 1} of {part[1]}, expected part {index + 1} of {count}; "

@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from estream.errors import CheckpointError
+from estream.schema import shown
 
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 #: Keys that do not change the result, in any architecture.
 _WITHOUT_EFFECT = frozenset({"vocab_size", "rope.scaling.finetuned"})
 
@@ -51,7 +53,7 @@ class Keys:
                 self.refuse(key, "is missing")
             return default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            self.refuse(key, f"must be a whole number of at least {least}, found {value!r}")
+            self.refuse(key, f"must be a whole number of at least {least}, found {shown(value)}")
         if most is not None and value > most:
             self.refuse(key, f"is {value}, but the file's tensors have room for at most {most}")
         return value
@@ -63,8 +65,8 @@ class Keys:
             if default is None:
                 self.refuse(key, "is missing")
             return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value):
-            self.refuse(key, f"must be a number, found {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _LARGEST_FLOAT:
+            self.refuse(key, f"must be a finite number that float32 holds, found {shown(value)}")
         return float(str(np.float32(value)))
 
     def flag(self, key: str, default: bool) -> bool:
@@ -72,7 +74,7 @@ class Keys:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.refuse(key, f"must be true or false, found {value!r}")
+            self.refuse(key, f"must be true or false, found {shown(value)}")
         return value
 
     def text(self, key: str, default: str) -> str:
@@ -80,7 +82,7 @@ class Keys:
         if value is None:
             return default
         if not isinstance(value, str):
-            self.refuse(key, f"must be text, found {value!r}")
+            self.refuse(key, f"must be text, found {shown(value)}")
         return value
 
     def flags(self, key: str) -> list[bool] | None:
@@ -88,7 +90,7 @@ class Keys:
         self._asked.add(key)
         values = self._metadata.get(f"{self.architecture}.{key}")
         if values is not None and (not isinstance(values, np.ndarray) or values.dtype != np.bool_):
-            self.refuse(key, f"must be true or false for each layer, found {values!r}")
+            self.refuse(key, f"must be true or false for each layer, found {shown(values)}")
         return None if values is None else values.tolist()
 
     def without_effect(self, key: str) -> None:
@@ -99,7 +101,7 @@ class Keys:
         """Refuse any value but ``supported``. The key may be absent."""
         value = self._get(key)
         if value is not None and value not in supported:
-            self.refuse(key, f"is {value!r}, but only {' or '.join(map(repr, supported))} is supported")
+            self.refuse(key, f"is {shown(value)}, but only {' or '.join(map(repr, supported))} is supported")
 
     def refuse_unread(self) -> None:
         """Refuse the file if it has a key of the architecture that no method has read."""

@@ -1,5 +1,6 @@
 """Gives the tensors of a GGUF model their Hugging Face names."""
 
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -8,6 +9,7 @@ from estream.checkpoint.gguf.architectures import MODEL_NAMES, Architecture
 from estream.checkpoint.gguf.reader import GgufTensor
 from estream.checkpoint.gguf.views import Piece, View
 from estream.errors import CheckpointError
+from estream.models.decoder import EXPERT_COUNTS
 
 _LAYER = re.compile(r"blk\.(?P<layer>\d+)\.(?P<rest>.+)")
 #: Files from before April 2024 have one tensor per expert.
@@ -32,8 +34,8 @@ def views_by_name(
             dropped.append(name)
             continue
         target = _target(architecture, name, match)
-        if "{e}" in target:
-            views |= _experts(target, tensor)
+        if "{e}" in target and target != name:
+            views |= _experts(target, tensor, config)
         else:
             joined.setdefault(target, []).append((match["rest"] if match else name, tensor))
     for target, parts in joined.items():
@@ -65,12 +67,16 @@ def _target(architecture: Architecture, name: str, match: re.Match[str] | None) 
     return prefix + architecture.names[stem] + dot + suffix if stem in architecture.names else name
 
 
-def _experts(target: str, tensor: GgufTensor) -> dict[str, View]:
+def _experts(target: str, tensor: GgufTensor, config: Mapping[str, Any]) -> dict[str, View]:
     """Cut a tensor into experts: matrices [experts, rows, columns], or biases [experts, rows]."""
     if len(tensor.shape) < 2:
         raise CheckpointError(f"{tensor.file}: tensor '{tensor.name}' is {tensor.shape}, expected one part per expert")
     experts, rest = tensor.shape[0], tensor.shape[1:]
-    rows = tensor.rows // experts
+    expected = next(config[key] for key in EXPERT_COUNTS if key in config)
+    # Compared before they are listed.
+    if experts != expected:
+        raise CheckpointError(f"{tensor.file}: tensor '{tensor.name}' is {tensor.shape}, expected {expected} experts")
+    rows = math.prod(tensor.shape[:-1]) // experts
     return {target.format(e=e): View(rest, (Piece(tensor, e * rows, rows),)) for e in range(experts)}
 
 

@@ -4,6 +4,7 @@ estream has its own reader because that of the ``gguf`` package does not compare
 size, so it misreads a truncated file. This one checks each of them before it reads or allocates anything.
 """
 
+import math
 import struct
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,7 @@ import numpy as np
 
 from estream.checkpoint.gguf.types import TYPES, UNREAD_TYPES, GgufType
 from estream.errors import CheckpointError
+from estream.host.regular_file import open_regular
 from estream.host.sizes import MiB, format_bytes, round_up
 
 MAGIC = b"GGUF"
@@ -23,6 +25,8 @@ DEFAULT_ALIGNMENT = 32
 #: The largest vocabularies make headers of 10 to 20 MiB.
 _LARGEST_HEADER = 512 * MiB
 _LONGEST_NAME = 1024
+#: Of a string in an array, such as a token or a merge of two.
+_LONGEST_ITEM = 4096
 _MOST_DIMENSIONS = 4
 
 _STRING, _ARRAY = 8, 9
@@ -50,7 +54,7 @@ class GgufTensor:
     @property
     def rows(self) -> int:
         """The product of all dimensions but the last; 1 for a vector."""
-        return int(np.prod(self.shape[:-1], dtype=np.int64))
+        return math.prod(self.shape[:-1])
 
     @property
     def row_bytes(self) -> int:
@@ -78,7 +82,7 @@ def read_gguf(path: Path) -> GgufFile:
 
     """
     try:
-        with open(path, "rb") as handle:
+        with open_regular(path) as handle:
             return _Parser(path, handle).parse()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
@@ -131,10 +135,10 @@ class _Parser:
         if count * item_bytes > self._size - self._position:
             self._refuse(f"claims {count} {items} in {self._field}, more than fit into its {self._size} bytes")
 
-    def _string(self, longest: int | None = None) -> str:
+    def _string(self, longest: int | None = None, what: str = "a name") -> str:
         length = int(self._number("<u8"))
         if longest is not None and length > longest:
-            self._refuse(f"{self._field} has a name of {length} bytes, at most {longest} are allowed")
+            self._refuse(f"{self._field} has {what} of {length} bytes, at most {longest} are allowed")
         data = self._take(length)
         try:
             return data.decode("utf-8")
@@ -173,7 +177,7 @@ class _Parser:
         return np.frombuffer(self._take(count * dtype.itemsize), dtype)
 
     def _strings(self, count: int) -> list[str]:
-        return [self._string() for _ in range(count)]
+        return [self._string(_LONGEST_ITEM, "a string") for _ in range(count)]
 
     def _entries(self, count: int) -> dict[str, tuple[tuple[int, ...], GgufType, int]]:
         """Each tensor's shape, type, and offset from the start of the data."""

@@ -9,9 +9,11 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from estream.checkpoint.gguf.pretokenizers import word_rule
+from estream.schema import shown
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 _SPACE = "\u2581"
+_LONGEST_TOKEN = 1024
 
 
 class _UnfaithfulError(Exception):
@@ -37,6 +39,10 @@ class _Metadata:
             raise _UnfaithfulError(f"the file holds {len(tokens)} tokens for {self.vocabulary} embedding rows")
         if len(set(tokens)) != len(tokens):
             raise _UnfaithfulError("two tokens have the same text")
+        longest = max(range(len(tokens)), key=lambda number: len(tokens[number]))
+        # Looking for the merges of a token takes time with the square of its length.
+        if len(tokens[longest]) > _LONGEST_TOKEN:
+            raise _UnfaithfulError(f"token {longest} has {len(tokens[longest])} characters, at most {_LONGEST_TOKEN} are read")
         return tokens
 
     def numbers(self, key: str, count: int) -> np.ndarray:
@@ -50,12 +56,17 @@ class _Metadata:
         number = self.get(f"{name}_token_id", default)
         if number is None:
             return None
-        if not isinstance(number, int) or not 0 <= number < len(self.tokens):
-            raise _UnfaithfulError(f"'tokenizer.ggml.{name}_token_id' is {number!r}, not one of the {len(self.tokens)} tokens")
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < len(self.tokens):
+            raise _UnfaithfulError(
+                f"'tokenizer.ggml.{name}_token_id' is {shown(number)}, not one of the {len(self.tokens)} tokens"
+            )
         return self.tokens[number]
 
     def flag(self, key: str, default: bool) -> bool:
-        return bool(self.get(key, default))
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise _UnfaithfulError(f"'tokenizer.ggml.{key}' must be true or false, found {shown(value)}")
+        return value
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,7 @@ def _build(keys: _Metadata) -> _Built:
         raise
     except Exception as error:  # tokenizers raises plain Exception
         raise _UnfaithfulError(f"its parts do not fit together ({error})") from error
-    raise _UnfaithfulError("the file holds none" if kind is None else f"tokenizers of kind '{kind}' are not built")
+    raise _UnfaithfulError("the file holds none" if kind is None else f"tokenizers of kind {shown(kind)} are not built")
 
 
 def _byte_level(keys: _Metadata) -> _Built:

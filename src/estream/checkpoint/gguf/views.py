@@ -115,8 +115,8 @@ class View:
 
     def select(self, ref: TensorRef) -> tuple["View", int, int]:
         """Return the view that ``ref`` names, and the first row and number of rows in it."""
-        assert ref.transposed == self.transposed
-        assert ref.step == self.interleave
+        if (ref.transposed, ref.step) != (self.transposed, self.interleave):
+            raise CheckpointError(f"{self.file}: tensor '{ref.name}' does not have all its parts, or in another layout")
         if self.transposed or self.interleave > 1:
             assert ref.expert is not None
             piece = self.pieces[ref.expert * self.interleave + ref.first_row]
