@@ -17,7 +17,7 @@ SOURCES = Path(estream.__file__).parent
 STEPS = {
     "api/model.py": "Model.prefill_batch",
     "engine/batch.py": "make_batch",
-    "text/tokenizer.py": "TextTokenizer.encode",
+    "text/tokenizer.py": "TextTokenizer.ids",
     "engine/memory.py": "ModelMemory.check",
     "engine/sweep_plan.py": "plan_sweep",
     "engine/schedule.py": "plan_reading",
@@ -46,6 +46,9 @@ BESIDE = (
     "engine/options.py",
     "configurator/estimates.py",
     "api/result.py",
+    "text/quiet.py",
+    "text/pieces.py",
+    "text/splitting.py",
 )
 
 

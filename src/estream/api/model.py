@@ -150,7 +150,8 @@ class Model:
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
         begin = time.perf_counter()
-        batch = make_batch(prompts, positions, self._tokenizer, self._package.manifest.config)
+        config = self._package.manifest.config
+        batch = make_batch(prompts, positions, self._tokenizer, config, self._memory.check_scratch)
         with self._using():
             self._memory.check(batch.shape)
             self._reads.accept()
