@@ -74,7 +74,7 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TextTokeni
 
 
 WORDS = st.sampled_from(
-    ["hello", " world", " a", "day", " ", "  ", "\n", ", ", "12345", "7", "\u4f60\u597d", "\uff0c", "\u3002", "caf\u00e9", 
+    ["hello", " world", " a", "day", " ", "  ", "\n", ", ", "12345", "7", "\u4f60\u597d", "\uff0c", "\u3002", "caf\u00e9",
      "e\u0301", "\u0301", "'s", "'", "<s>", " <mask>", "<|user|>", "\t", "...", "\U0001f600", "\u0416\u0438", "\u2581",
      "\u0e01\u0e33", "A", ";b"]
 )  # fmt: skip

@@ -1,6 +1,5 @@
 """The prompt options of a command: a text, a file, a conversation, or a number of random ids."""
 
-import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from estream.errors import OptionError, PromptError
+from estream.schema import SchemaError, parse
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def _read_text(path: Path) -> str:
 def _read_conversation(path: Path) -> Conversation:
     """Read a list of messages, or an object with ``messages`` and other variables of the template, such as ``tools``."""
     try:
-        data = json.loads(_read_text(path))
-    except ValueError as error:
-        raise PromptError(f"{path}: not JSON ({error})") from error
+        data = parse(_read_text(path).encode())
+    except SchemaError as error:
+        raise PromptError(f"{path}: the messages are {error}") from error
     variables = {}
     if isinstance(data, dict):
         variables = {str(name): value for name, value in data.items() if name != "messages"}
