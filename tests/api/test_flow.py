@@ -44,6 +44,7 @@ BESIDE = (
     "engine/slots.py",
     "engine/ring.py",
     "engine/options.py",
+    "engine/finite.py",
     "configurator/estimates.py",
     "api/result.py",
     "text/quiet.py",

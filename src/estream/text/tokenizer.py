@@ -1,6 +1,5 @@
 """Converts text to token ids and back with the checkpoint's tokenizer."""
 
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,8 @@ from tokenizers import Tokenizer
 
 from estream.errors import EstreamError, PackageError, PromptError
 from estream.host.regular_file import read_regular
+from estream.host.sizes import MiB
+from estream.schema import SchemaError, parse
 from estream.text.chat_template import ChatTemplate, RenderedChat
 from estream.text.open_tokenizer import open_tokenizer
 from estream.text.pieces import PIECE, encode_pieces, fewest_tokens
@@ -18,6 +19,8 @@ from estream.text.quiet import TokenizerError, failures
 from estream.text.splitting import Splitting, bytes_per_token, splitting_of
 
 CONFIG, TOKENS_MAP, TEMPLATE = "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"
+#: Bytes of those files. Configs list a few thousand added tokens at most.
+LARGEST_CONFIG, LARGEST_TEMPLATE_FILE = 16 * MiB, 1 * MiB
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -171,10 +174,10 @@ class TextTokenizer:
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if there is no such file."""
     try:
-        data = json.loads(read_regular(path).decode("utf-8"))
+        data = parse(read_regular(path, LARGEST_CONFIG))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, SchemaError) as error:
         raise PackageError(f"{path}: cannot be read ({error})") from error
     if not isinstance(data, dict):
         raise PackageError(f"{path}: expected a JSON object")
@@ -196,7 +199,7 @@ def _templates(file: Path, config: dict[str, Any]) -> dict[str, str]:
     """Chat templates by name: from the template file, else from the config, which has one text or a list of named ones."""
     if file.exists():
         try:
-            return {"default": read_regular(file).decode("utf-8")}
+            return {"default": read_regular(file, LARGEST_TEMPLATE_FILE).decode("utf-8")}
         except (OSError, ValueError) as error:
             raise PackageError(f"{file}: cannot be read ({error})") from error
     given = config.get("chat_template")
