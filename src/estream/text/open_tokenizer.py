@@ -34,19 +34,24 @@ def open_tokenizer(path: Path) -> tuple[Tokenizer, bool]:
         text = read_regular(path, LARGEST_FILE)
     except OSError as error:
         raise PackageError(f"{path}: the tokenizer cannot be read ({error.strerror})") from error
-    mapped = b"precompiled_charsmap" in text
     try:
-        with failures(hide_panics=True):
-            if mapped:
-                _check_maps(json.loads(text))
-            tokenizer = Tokenizer.from_buffer(text)
-            # The file may ask for truncation or padding; a prompt is read as it is.
-            tokenizer.no_truncation()
-            tokenizer.no_padding()
-            _check_growth(tokenizer)
-            _check_added(tokenizer)
+        return opened(text)
     except TokenizerError as error:
         raise PackageError(f"{path}: the tokenizer cannot be used ({error})") from error
+
+
+def opened(text: bytes) -> tuple[Tokenizer, bool]:
+    """What :func:`open_tokenizer` returns, from the bytes of the file. Raises TokenizerError."""
+    mapped = b"precompiled_charsmap" in text
+    with failures(hide_panics=True):
+        if mapped:
+            _check_maps(json.loads(text))
+        tokenizer = Tokenizer.from_buffer(text)
+        # The file may ask for truncation or padding; a prompt is read as it is.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        _check_growth(tokenizer)
+        _check_added(tokenizer)
     return tokenizer, mapped
 
 
