@@ -6,6 +6,7 @@ __all__ = [
     "CheckpointError",
     "DeviceError",
     "EstreamError",
+    "NumericError",
     "OptionError",
     "PackageError",
     "PromptError",
@@ -45,6 +46,10 @@ class BudgetError(EstreamError):
         super().__init__(message)
         self.floor_bytes = floor_bytes
 
+    def __reduce__(self) -> "tuple[type[BudgetError], tuple[str, int]]":
+        """Other processes get both arguments."""
+        return type(self), (str(self), self.floor_bytes)
+
 
 class CancelledError(EstreamError):
     """A sweep was stopped by ``Model.cancel()``; the model stays usable."""
@@ -52,6 +57,10 @@ class CancelledError(EstreamError):
 
 class PromptError(EstreamError):
     """A prompt cannot be run: empty, longer than the context, or with ids outside the vocabulary."""
+
+
+class NumericError(EstreamError):
+    """A sweep computed values that are no finite numbers, so there is no answer; the message says in which layer."""
 
 
 class StateError(EstreamError):

@@ -17,7 +17,7 @@ SOURCES = Path(estream.__file__).parent
 STEPS = {
     "api/model.py": "Model.prefill_batch",
     "engine/batch.py": "make_batch",
-    "text/tokenizer.py": "TextTokenizer.encode",
+    "text/tokenizer.py": "TextTokenizer.ids",
     "engine/memory.py": "ModelMemory.check",
     "engine/sweep_plan.py": "plan_sweep",
     "engine/schedule.py": "plan_reading",
@@ -44,8 +44,12 @@ BESIDE = (
     "engine/slots.py",
     "engine/ring.py",
     "engine/options.py",
+    "engine/finite.py",
     "configurator/estimates.py",
     "api/result.py",
+    "text/quiet.py",
+    "text/pieces.py",
+    "text/splitting.py",
 )
 
 

@@ -18,15 +18,16 @@ from estream.configurator.estimates import SweepEstimates
 from estream.devices.opening import arrays_planner, open_device
 from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
 from estream.engine.embedding import EmbeddingReader
+from estream.engine.finite import is_finite, refuse
 from estream.engine.memory import ModelMemory, divide_arena
 from estream.engine.options import LoadOptions
 from estream.engine.pager import Pager
 from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
-from estream.engine.sweep import Sweep, SweepResult
+from estream.engine.sweep import Look, Sweep, SweepResult
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
 from estream.engine.workspace import Workspace
-from estream.errors import OptionError, StateError
+from estream.errors import NumericError, OptionError, StateError
 from estream.host import limits, system
 from estream.package.package import Package
 from estream.text.chat_template import Message, RenderedChat
@@ -139,6 +140,7 @@ class Model:
             BudgetError: the memory budget is below the floor for this length.
             ReadError: the package could not be read; the model stays usable.
             CancelledError: :meth:`cancel` was called meanwhile; the model stays usable.
+            NumericError: the logits would not be finite numbers; the message names the layer.
             StateError: the model is closed, or this process was forked from the one that loaded it.
 
         """
@@ -150,26 +152,37 @@ class Model:
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
         begin = time.perf_counter()
-        batch = make_batch(prompts, positions, self._tokenizer, self._package.manifest.config)
+        config = self._package.manifest.config
+        batch = make_batch(prompts, positions, self._tokenizer, config, self._memory.check_scratch)
         with self._using():
             self._memory.check(batch.shape)
             self._reads.accept()
             before = self._reads.native.stats()
             plan = plan_sweep(self._setup, batch.shape, self._pager.resident)
             result = self._run(batch, plan)
+            if not is_finite(result.logits):
+                self._refuse_numbers(batch)
             rows = result.logits.copy()
             stats = self._stats(plan, result, before, time.perf_counter() - begin)
         single = [positions is None or positions[i] is None for i in range(len(prompts))]
         return [Prefill(part[0] if one else part, stats) for part, one in zip(batch.split(rows), single, strict=True)]
 
-    def _run(self, batch: Batch, plan: SweepPlan) -> SweepResult:
+    def _refuse_numbers(self, batch: Batch) -> None:
+        """Sweep again, and name the first layer whose numbers are none."""
+        result = self._run(batch, plan_sweep(self._setup, batch.shape, self._pager.resident), refuse)
+        refuse(result.logits, "the last layer or the head")
+        raise NumericError(
+            "the logits were no finite numbers, and are when computed again: this machine's memory or processor errs"
+        )
+
+    def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
         """Its logits lie in the arena."""
         workspace, offset = self._workspace, plan.layout.activations_offset
         workspace.prepare(plan.layout)
         memory = workspace.memory[offset : offset + plan.arrays.bytes]
         # Rows are read into the activations behind the residual, which nothing uses before the first layer.
         embedding = EmbeddingReader(self._package, self._reads, batch.ids, memory[plan.arrays.residual_bytes :])
-        return self._sweep.run(batch, plan, plan.arrays.carve(memory), embedding, workspace.address)
+        return self._sweep.run(batch, plan, plan.arrays.carve(memory), embedding, workspace.address, look)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
@@ -213,14 +226,14 @@ class Model:
         """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
         return self._tokenizer.encode(text)
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
+    def render(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
         """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
 
         :meth:`prefill` takes it, and adds no second beginning-of-sequence token to it.
         """
         return self._tokenizer.chat.render(messages, add_generation_prompt, **variables)
 
-    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
+    def encode_chat(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
         """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
         return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
 

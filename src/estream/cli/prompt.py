@@ -1,6 +1,6 @@
 """The prompt options of a command: a text, a file, a conversation, or a number of random ids."""
 
-import json
+import logging
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 from estream.errors import OptionError, PromptError
+from estream.host.sizes import MiB, format_bytes
+from estream.schema import SchemaError, parse
+
+#: Bytes of a prompt: one of a million tokens has some 4 MB.
+_LARGEST_TEXT = 32 * MiB
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 @dataclass(frozen=True)
@@ -56,21 +62,38 @@ def one_prompt(given: GivenPrompt) -> str | Conversation | int:
 
 
 def _read_text(path: Path) -> str:
-    """Read the text of a file, or of standard input for "-"."""
+    """Read the text of a file, or of standard input for "-": UTF-8 whatever the locale, with newlines as they are."""
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+        content = _read_bytes(path)
+        text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         raise PromptError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
     except OSError as error:
         raise PromptError(f"{path}: cannot be read ({error.strerror})") from error
+    if text.startswith(_BYTE_ORDER_MARK):
+        logging.getLogger("estream").info("%s: the byte order mark at its beginning is not read", path)
+    return text.removeprefix(_BYTE_ORDER_MARK)
+
+
+def _read_bytes(path: Path) -> bytes:
+    if str(path) == "-":
+        if sys.stdin is None:
+            raise PromptError("-: standard input is closed")
+        content = sys.stdin.buffer.read(_LARGEST_TEXT + 1)
+    else:
+        with open(path, "rb") as file:
+            content = file.read(_LARGEST_TEXT + 1)
+    if len(content) > _LARGEST_TEXT:
+        raise PromptError(f"{path}: more than {format_bytes(_LARGEST_TEXT)} of text, which is beyond any model's context")
+    return content
 
 
 def _read_conversation(path: Path) -> Conversation:
     """Read a list of messages, or an object with ``messages`` and other variables of the template, such as ``tools``."""
     try:
-        data = json.loads(_read_text(path))
-    except ValueError as error:
-        raise PromptError(f"{path}: not JSON ({error})") from error
+        data = parse(_read_text(path).encode())
+    except SchemaError as error:
+        raise PromptError(f"{path}: the messages are {error}") from error
     variables = {}
     if isinstance(data, dict):
         variables = {str(name): value for name, value in data.items() if name != "messages"}

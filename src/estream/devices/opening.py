@@ -8,6 +8,7 @@ from estream.engine.activations import ArraysPlan, ArraysPlanner
 from estream.engine.batch import BatchShape
 from estream.engine.device import LoadedDevice
 from estream.engine.options import LoadOptions
+from estream.errors import DeviceError
 from estream.host import limits
 from estream.host.kernels import check_kernels
 from estream.package.manifest import Manifest
@@ -19,13 +20,17 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
 
     Raises:
         OptionError: this machine cannot run it as asked.
-        DeviceError: the NPU refuses a graph.
+        DeviceError: the NPU refuses a graph, or the threads cannot be started.
 
     """
     if options.device == "qnn":
         return QnnDevice(package, options.soc)
     check_kernels()
-    return CpuDevice(package.manifest.config, options.threads or limits.default_threads(), options.float_activations)
+    threads = options.threads or limits.default_threads()
+    try:
+        return CpuDevice(package.manifest.config, threads, options.float_activations)
+    except (RuntimeError, MemoryError) as error:  # of the native thread pool, which ends those that it has started
+        raise DeviceError(f"{threads} threads cannot be started ({error}); ask for fewer with --threads") from error
 
 
 def arrays_planner(manifest: Manifest, float_activations: bool, kv_element_bytes: int) -> ArraysPlanner:

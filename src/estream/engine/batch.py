@@ -1,7 +1,7 @@
 """A batch: prompts are checked at the door, then concatenated without padding."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -114,9 +114,15 @@ class Batch:
 
 
 def make_batch(
-    prompts: Sequence[Prompt], positions: Sequence[Positions] | None, tokenizer: TextTokenizer, config: ModelConfig
+    prompts: Sequence[Prompt],
+    positions: Sequence[Positions] | None,
+    tokenizer: TextTokenizer,
+    config: ModelConfig,
+    check_scratch: Callable[[int], None],
 ) -> Batch:
     """Tokenize and check prompts, and the positions that are wanted of each.
+
+    ``check_scratch`` gets the bytes that the tokenizer takes for a text that it must see whole, and may refuse them.
 
     Raises:
         PromptError: the message says which prompt, what is wrong with it and what the limit is.
@@ -132,7 +138,9 @@ def make_batch(
     chosen: list[list[int] | None] = []
     for i, prompt in enumerate(prompts):
         which = "the prompt" if len(prompts) == 1 else f"prompt {i}"
-        ids.append(_token_ids(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, which, config))
+        if isinstance(prompt, str):
+            prompt = tokenizer.ids(prompt, config.context, which, check_scratch)
+        ids.append(_token_ids(prompt, which, config))
         if positions is not None:
             chosen.append(_check_positions(positions[i], len(ids[-1]), which))
     return Batch.of(ids, chosen or None)
@@ -141,7 +149,7 @@ def make_batch(
 def _token_ids(prompt: Sequence[int] | np.ndarray, which: str, config: ModelConfig) -> np.ndarray:
     try:
         ids = np.asarray(prompt)
-    except ValueError as error:
+    except (ValueError, OverflowError, RecursionError) as error:
         raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids") from error
     if ids.size == 0:
         raise PromptError(f"{which} is empty")
@@ -159,7 +167,8 @@ def _check_positions(positions: Positions, tokens: int, which: str) -> list[int]
     if positions is None:
         return None
     try:
-        chosen = [operator.index(position) for position in positions]
+        # True and False are whole numbers too: a mask was meant.
+        chosen = [_no_flag(operator.index(position), position) for position in positions]
     except TypeError as error:
         raise PromptError(f"positions of {which} must be whole numbers") from error
     if not chosen:
@@ -168,3 +177,9 @@ def _check_positions(positions: Positions, tokens: int, which: str) -> list[int]
         if not 0 <= position < tokens:
             raise PromptError(f"position {position} is outside {which} of {tokens} tokens")
     return chosen
+
+
+def _no_flag(number: int, given: object) -> int:
+    if isinstance(given, bool | np.bool_):
+        raise TypeError
+    return number

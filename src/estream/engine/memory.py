@@ -12,6 +12,7 @@ from estream.engine.activations import ArraysPlanner
 from estream.engine.batch import BatchShape
 from estream.engine.options import Configuration
 from estream.errors import BudgetError
+from estream.host import limits
 from estream.host.sizes import MiB, format_bytes, round_up
 from estream.package.manifest import Manifest, Page
 
@@ -145,6 +146,16 @@ class ModelMemory:
     def check(self, shape: BatchShape) -> None:
         """Raises BudgetError where the budget is below the floor of a batch."""
         self.floor(shape).check(self.budget_bytes, shape.tokens)
+
+    def check_scratch(self, size: int) -> None:
+        """Raises BudgetError where ``size`` bytes beside all that is in memory now would go past the budget."""
+        now = limits.resident_bytes()
+        if now + size > self.budget_bytes:
+            raise BudgetError(
+                f"tokenizing this prompt takes {format_bytes(size)} beside {format_bytes(now)} in memory, and the budget is "
+                f"{format_bytes(self.budget_bytes)}; shorten the prompt, or give its token ids",
+                round_up(now + size, MiB),
+            )
 
     def fits(self, shape: BatchShape) -> bool:
         return self.floor(shape).bytes <= self.budget_bytes

@@ -1,6 +1,8 @@
 """How a model is loaded and run: what the user says, and what is chosen for the pipeline."""
 
+import operator
 from dataclasses import asdict, dataclass
+from types import NoneType
 from typing import Any
 
 from estream.errors import OptionError
@@ -53,10 +55,24 @@ class LoadOptions:
     direct_io: bool = True
     soc: str | None = None
 
+    def __post_init__(self) -> None:
+        """Whole numbers of numpy become Python's."""
+        for name in self._numbers:
+            value = getattr(self, name)
+            if not isinstance(value, bool | None) and hasattr(value, "__index__"):
+                object.__setattr__(self, name, operator.index(value))
+
+    @property
+    def _numbers(self) -> tuple[str, ...]:
+        return ("memory", "threads", "lanes", "request_bytes", "ring_bytes", "pinned_bytes")
+
     def check(self) -> None:
         """Raises OptionError."""
+        for name in self._numbers:
+            if type(value := getattr(self, name)) not in (int, NoneType):
+                raise OptionError(f"{name} must be a whole number, not {value!r}")
         if self.device not in ("cpu", "qnn"):
-            raise OptionError(f"device must be cpu or qnn, not '{self.device}'")
+            raise OptionError(f"device must be cpu or qnn, not {self.device!r}")
         if self.device == "qnn" and self.activations != "int8":
             raise OptionError("the NPU computes with float16 activations; leave --activations out")
         if self.device == "cpu" and self.soc is not None:

@@ -1,8 +1,9 @@
 """One sweep: every layer in order, every needed page once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,9 @@ from estream.engine.timeline import COMPUTE, LAYER
 from estream.package.layout import MLP
 from estream.package.manifest import Page
 from estream.package.package import FinalNorm
+
+#: Gets a residual [tokens, hidden], and in words whose it is; may raise.
+Look = Callable[[np.ndarray, str], None]
 
 
 class Embedding(Protocol):
@@ -67,9 +71,17 @@ class Sweep:
         self._head = by_kind["head"]
 
     def run(
-        self, batch: Batch, plan: SweepPlan, activations: SweepArrays, embedding: Embedding, arena_address: int
+        self,
+        batch: Batch,
+        plan: SweepPlan,
+        activations: SweepArrays,
+        embedding: Embedding,
+        arena_address: int,
+        look: Look | None = None,
     ) -> SweepResult:
         """Sweep once. Where anything fails, reading stops and what is whole of the pinned pages is kept.
+
+        ``look`` gets the residual of all tokens and whose it is: the embedding's, and each layer's but the last.
 
         Raises:
             ReadError: a page could not be read.
@@ -79,7 +91,11 @@ class Sweep:
         compute_s, stall_s = self._compute_s, self._reads.stall_s
         try:
             self._pager.begin(plan, arena_address)
-            embedding.finish(activations.residual[: batch.tokens])
+            residual = activations.residual[: batch.tokens]
+            embedding.finish(residual)
+            self._look = partial(look, residual) if look else None
+            if look:
+                look(residual, "the embedding")
             self._device.begin_sweep(batch, activations)
             self._run_layers()
             self._run_head()
@@ -117,6 +133,8 @@ class Sweep:
                     self._device.mlp(page.spec, address)
             self._run_experts([page for page in layer.experts if page.spec.expert in used])
             self._device.end_experts()
+            if self._look and index + 1 < len(self._layers):
+                self._look(f"layer {index}")
             if self._reads.timeline:
                 self._reads.timeline.span(LAYER, f"layer {index}", begin, self._reads.clock())
 

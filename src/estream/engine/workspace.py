@@ -7,6 +7,7 @@ import numpy as np
 
 from estream import _native
 from estream.engine.memory import ArenaPlan, SweepLayout
+from estream.host.sizes import format_bytes
 
 
 class ArenaMemory(Protocol):
@@ -34,7 +35,10 @@ class Workspace:
     def __init__(self, plan: ArenaPlan, *, lock: bool, allocate: Callable[[int], ArenaMemory] = _native.Arena) -> None:
         """Take the plan's bytes, as ``allocate`` gives them. ``lock`` asks for locked memory, as far as the limit allows."""
         self._size = plan.bytes
-        self._arena = allocate(plan.bytes)
+        try:
+            self._arena = allocate(plan.bytes)
+        except MemoryError as error:
+            raise _too_large(plan.bytes) from error
         self.locked = lock and self._arena.lock()
         self.memory: np.ndarray = self._arena.bytes()
         self._backed_from_start, self._backed_from = 0, plan.bytes
@@ -56,8 +60,21 @@ class Workspace:
         """Back what a sweep uses with memory. After the first sweep of a length there is nothing to do."""
         end = layout.ring_offset + layout.ring_bytes
         if end > self._backed_from_start:
-            self._arena.populate(self._backed_from_start, end - self._backed_from_start)
+            self._populate(self._backed_from_start, end)
             self._backed_from_start = end
         if layout.activations_offset < self._backed_from:
-            self._arena.populate(layout.activations_offset, self._backed_from - layout.activations_offset)
+            self._populate(layout.activations_offset, self._backed_from)
             self._backed_from = layout.activations_offset
+
+    def _populate(self, begin: int, end: int) -> None:
+        try:
+            self._arena.populate(begin, end - begin)
+        except MemoryError as error:
+            raise _too_large(end - begin) from error
+
+
+def _too_large(size: int) -> MemoryError:
+    return MemoryError(
+        f"the system has no {format_bytes(size)} of memory for pages and activations; give a smaller budget with --memory, or "
+        "free memory (ulimit -v bounds it too)"
+    )

@@ -1,5 +1,6 @@
 """Opening a package: every file is there, of the right size and for the right device, before anything is read."""
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -9,9 +10,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load
 
 from estream import _native
-from estream.errors import PackageError
+from estream.errors import DeviceError, PackageError
 from estream.host.fingerprint import changed_file
 from estream.host.regular_file import read_regular
+from estream.host.sizes import KiB
 from estream.package.document import checksum_of
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
 from estream.package.parts import MatrixPart
@@ -49,7 +51,8 @@ class Package:
         path = self.path / RESIDENT
         layer = self.manifest.config.norm == "layer"
         try:
-            tensors = load(read_regular(path))
+            # Two norms, names and padding.
+            tensors = load(read_regular(path, 2 * 4 * self.manifest.config.hidden + 64 * KiB))
             weight, bias = tensors["final_norm"], tensors["final_norm_bias"] if layer else None
         except OSError as error:
             raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
@@ -58,6 +61,8 @@ class Package:
         for values in (weight,) if bias is None else (weight, bias):
             if values.shape != (self.manifest.config.hidden,) or values.dtype != np.float32:
                 raise PackageError(f"{path}: final_norm is {values.dtype} {values.shape}; convert the model again")
+            if not np.isfinite(values).all():
+                raise PackageError(f"{path}: final_norm holds values that are no finite numbers; convert the model again")
         return FinalNorm(weight, bias)
 
     def open_reader(self, lanes: int, request_bytes: int, direct_io: bool) -> "_native.Reader":
@@ -65,11 +70,16 @@ class Package:
 
         Raises:
             PackageError: one of them cannot be opened.
+            DeviceError: the lanes cannot be started.
 
         """
         try:
             return _native.Reader([str(self.pages_path), str(self.embedding_path)], lanes, request_bytes, direct_io)
         except OSError as error:
+            if error.errno == errno.EAGAIN:
+                raise DeviceError(
+                    f"{lanes} threads that read cannot be started; end other processes or raise ulimit -u"
+                ) from error
             raise PackageError(f"{self.path}: cannot be opened ({error.strerror})") from error
 
     @property

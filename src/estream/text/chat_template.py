@@ -1,28 +1,35 @@
 """Renders conversations to text with the chat template of a checkpoint.
 
 Templates are written for transformers, so its conventions apply: whitespace control, functions, and fields of a message with
-two names. Templates are programs from the network, so they run in a sandbox.
+two names. Templates are programs from the network, so they run in a sandbox with bounds (docs/security.md): in this process
+where everything that they use is known to be bounded, else in a child process under the system's limits.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
+from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
 
 from estream.errors import PromptError
+from estream.schema import shown
+from estream.text import template_child
+from estream.text.tame import is_tame
+from estream.text.template_environment import LONGEST_TEMPLATE, RefusedError, compiled, environment, render
+from estream.text.template_meter import BoundError
 
 #: One message: at least ``role`` and ``content``.
 Message = Mapping[str, Any]
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+#: Levels of lists and objects in a message.
+_DEEPEST = 100
+#: Seconds that a child process may take by the clock, on a busy machine too.
+_CHILD_SECONDS = 20
 
 
 class RenderedChat(str):
@@ -41,6 +48,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         template: str | None = None,
@@ -55,91 +63,88 @@ class ChatTemplate:
             variables: other variables of the template, such as ``tools`` or ``enable_thinking``.
 
         Raises:
-            PromptError: there is no such template, ``messages`` has another form, or the template fails or refuses them.
+            PromptError: there is no such template, ``messages`` has another form, or the template fails, refuses them, or takes
+                more than one render may.
 
         """
-        source = self._choose(template, variables.get("tools") is not None)
+        name = self._choose(template, variables.get("tools") is not None)
         context: dict[str, Any] = {**self._special_tokens, "tools": None, "documents": None}
-        context |= {name: _json_copy(value, name) for name, value in variables.items()}
+        context |= {key: _json_copy(value, shown(key)) for key, value in variables.items()}
         context |= {"messages": _messages(messages), "add_generation_prompt": add_generation_prompt}
         try:
-            return RenderedChat(_environment().from_string(source).render(context))
-        except _RefusedError as error:
-            raise PromptError(f"the chat template refuses these messages: {error}") from error
+            return RenderedChat(_rendered(self._templates[name], context))
+        except RefusedError as error:
+            raise PromptError(f"the chat template {shown(name)} refuses these messages: {_line(error)}") from error
+        except _ChildError as error:
+            raise PromptError(f"the chat template {shown(name)} fails with these messages ({_line(error)})") from error
         except Exception as error:  # a template is a program: it may fail in any way
-            raise PromptError(f"the chat template fails with these messages ({type(error).__name__}: {error})") from error
+            what = f"{type(error).__name__}: {_line(error)}"
+            raise PromptError(f"the chat template {shown(name)} fails with these messages ({what})") from error
 
-    def _choose(self, name: str | None, tools: bool) -> str:
+    def _choose(self, name: Any, tools: bool) -> str:
         if not self._templates:
             raise PromptError(f"{self._package}: the checkpoint came without a chat template; give a plain prompt")
         if name is None:
             name = "tool_use" if tools and "tool_use" in self._templates else "default"
+        if not isinstance(name, str):
+            raise PromptError(f"'template' must be the name of a chat template, found {shown(name)}")
         if name not in self._templates:
-            raise PromptError(f"there is no chat template '{name}'; there are: {', '.join(sorted(self._templates))}")
-        return self._templates[name]
+            raise PromptError(f"there is no chat template {shown(name)}; there are: {', '.join(sorted(self._templates))}")
+        return name
 
 
-class _RefusedError(TemplateError):
-    """The template called ``raise_exception``."""
+class _ChildError(Exception):
+    """A render in a child process failed; the message says how."""
 
 
-class _Generation(Extension):
-    """``{% generation %}`` marks the assistant's text for training; here the block renders as its content."""
-
-    tags = {"generation"}  # noqa: RUF012  # as jinja2 declares it
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+def _rendered(source: str, context: dict[str, Any]) -> str:
+    if len(source) > LONGEST_TEMPLATE:
+        raise BoundError(f"it has {len(source)} characters, at most {LONGEST_TEMPLATE} are read")
+    template = _compiled(source)
+    return _in_child(source, context) if template is None else render(template, context)
 
 
-class _Namespace(Namespace):
-    """Refuses names that begin with an underscore, through which a template could reach into the interpreter."""
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        if str(name).startswith("_"):
-            raise SecurityError(f"a chat template must not set the attribute {name!r}")
-        super().__setitem__(name, value)
-
-
-def _namespace(**values: Any) -> _Namespace:
-    space = _Namespace()
-    for name, value in values.items():
-        space[name] = value
-    return space
+@lru_cache(maxsize=16)
+def _compiled(source: str) -> Template | None:
+    """A template that may be rendered here; None for another one."""
+    made = _environment()
+    return compiled(made, source) if is_tame(made.parse(source)) else None
 
 
 @cache
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True,
-        lstrip_blocks=True,
-        extensions=[loopcontrols, _Generation],
-        autoescape=False,  # the text goes to a model, not to a browser
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals |= {
-        "raise_exception": _raise_exception,
-        "strftime_now": lambda form: datetime.now().strftime(form),
-        "namespace": _namespace,
-        "dict": lambda *values, **named: dict(*values, **named),
-    }
-    return environment
+    return environment()
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Replaces jinja's filter, which escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+def _in_child(source: str, context: dict[str, Any]) -> str:
+    program = Path(template_child.__file__)
+    asked = {"template": source, "context": context, "path": sys.path, "package": str(program.parents[1])}
+    try:
+        done = subprocess.run(  # noqa: S603  # this interpreter, a file of ours
+            [sys.executable, "-I", "-S", str(program)],
+            input=json.dumps(asked).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_CHILD_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _ChildError(f"it takes more than {_CHILD_SECONDS} s") from error
+    except OSError as error:
+        raise _ChildError(f"the process that renders it cannot be started: {error.strerror}") from error
+    if done.returncode != 0:
+        raise _ChildError("it takes more memory or time than one render may")
+    answer = json.loads(done.stdout)
+    if "refused" in answer:
+        raise RefusedError(answer["refused"])
+    if "failed" in answer:
+        raise _ChildError(answer["failed"])
+    return str(answer["text"])
 
 
-def _raise_exception(message: str) -> None:
-    raise _RefusedError(message)
+def _line(error: Exception) -> str:
+    """What an exception says, in one line."""
+    return " ".join(str(error).split())[:300]
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -149,7 +154,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     copies = []
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise PromptError(f"message {index} must be an object with a 'role', found {message!r}")
+            raise PromptError(f"message {index} must be an object with a 'role', found {shown(message)}")
         copy = {str(key): _json_copy(value, f"message {index}") for key, value in message.items() if value is not None}
         reasoning = next((copy[key] for key in _REASONING if key in copy), None)
         if reasoning is not None:
@@ -158,12 +163,14 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return copies
 
 
-def _json_copy(value: Any, where: str) -> Any:
+def _json_copy(value: Any, where: str, depth: int = 0) -> Any:
     """Copy a JSON value into built-in types, whose methods the sandbox can check."""
+    if depth > _DEEPEST:
+        raise PromptError(f"{where} is nested more than {_DEEPEST} levels deep")
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _json_copy(item, where) for key, item in value.items()}
+        return {str(key): _json_copy(item, where, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_json_copy(item, where) for item in value]
+        return [_json_copy(item, where, depth + 1) for item in value]
     raise PromptError(f"{where} holds a {type(value).__name__}; chat templates take plain JSON values only")

@@ -1,17 +1,40 @@
 """Converts text to token ids and back with the checkpoint's tokenizer."""
 
-import json
+from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tokenizers import Tokenizer
 
-from estream.errors import PackageError, PromptError
+from estream.errors import EstreamError, PackageError, PromptError
 from estream.host.regular_file import read_regular
+from estream.host.sizes import MiB
+from estream.schema import SchemaError, parse
 from estream.text.chat_template import ChatTemplate, RenderedChat
+from estream.text.open_tokenizer import open_tokenizer
+from estream.text.pieces import PIECE, encode_pieces, fewest_tokens
+from estream.text.quiet import TokenizerError, failures
+from estream.text.splitting import Splitting, bytes_per_token, splitting_of
 
 CONFIG, TOKENS_MAP, TEMPLATE = "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"
+#: Bytes of those files. Configs list a few thousand added tokens at most.
+LARGEST_CONFIG, LARGEST_TEMPLATE_FILE = 16 * MiB, 1 * MiB
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class _TooLongError(EstreamError):
+    """A text has more tokens than are wanted."""
+
+
+def _allow(size: int) -> None:
+    """Any number of bytes."""
+    del size
+
+
+#: What the tokenizer takes for each byte of a text that it must see whole (docs/security.md).
+BYTES_PER_BYTE = 400
 
 
 class TextTokenizer:
@@ -28,14 +51,9 @@ class TextTokenizer:
         self.chat = ChatTemplate(package, _templates(package / TEMPLATE, config), special)
         self._before: list[int] = []
         self._after: list[int] = []
+        self._panics = False
         if path is not None:
-            try:
-                self._tokenizer = Tokenizer.from_file(str(path))
-            except Exception as error:  # tokenizers raises plain Exception
-                raise PackageError(f"{path}: the tokenizer cannot be read ({error})") from error
-            # The file may ask for truncation or padding; a prompt is read as it is.
-            self._tokenizer.no_truncation()
-            self._tokenizer.no_padding()
+            self._tokenizer, self._panics = open_tokenizer(path)
             self._before = self._missing("bos_token", config, special)
             self._after = self._missing("eos_token", config, special)
 
@@ -56,30 +74,110 @@ class TextTokenizer:
             PromptError: the package has no tokenizer, or the text is not valid Unicode.
 
         """
+        return [int(token) for token in self.ids(text)]
+
+    def ids(
+        self, text: str, context: int | None = None, which: str = "the prompt", check: Callable[[int], None] = _allow
+    ) -> np.ndarray:
+        """What :meth:`encode` returns, as int32.
+
+        Args:
+            text: the text.
+            context: the most tokens that are wanted.
+            which: how a message names the text.
+            check: called before a text must be tokenized whole, with the bytes of memory that this takes; it may raise.
+
+        Raises:
+            PromptError: as :meth:`encode`, or the text has more tokens than ``context``.
+
+        """
         if self._tokenizer is None:
             raise PromptError(f"{self._package}: the checkpoint came without a tokenizer, so prompts must be token ids")
         try:
-            text.encode()
+            size = len(text.encode())
         except UnicodeEncodeError as error:
-            raise PromptError(f"the prompt is not valid Unicode text ({error.reason})") from error
+            raise PromptError(f"{which} is not valid Unicode text ({error.reason})") from error
+        try:
+            with failures(hide_panics=self._panics):
+                if len(text) <= PIECE:
+                    return self._whole(text)
+                return self._long(text, size, context, check)
+        except _TooLongError as error:
+            raise PromptError(f"{which} has more than {context} tokens, the model's context is {context}") from error
+        except TokenizerError as error:
+            raise PromptError(f"{which} cannot be tokenized ({error})") from error
+
+    def _whole(self, text: str) -> np.ndarray:
+        assert self._tokenizer is not None
         if isinstance(text, RenderedChat):
-            return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        return [*self._before, *self._tokenizer.encode(text).ids, *self._after]
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
+        return np.array([*self._before, *self._tokenizer.encode(text).ids, *self._after], np.int32)
+
+    def _long(self, text: str, size: int, context: int | None, check: Callable[[int], None]) -> np.ndarray:
+        """The ids of a text that is not to be tokenized at once where that can be helped."""
+        assert self._tokenizer is not None
+        tokenizer = self._tokenizer
+        if context is not None and (self._bytes_per_token or size) * context < size:
+            raise _TooLongError
+        count = 0
+
+        def check_count(further: int) -> None:
+            if context is not None and count + further > context:
+                raise _TooLongError
+
+        def check_whole(rest: str) -> None:
+            if context is not None:
+                check_count(fewest_tokens(tokenizer, rest, context - count))
+            check(len(rest.encode()) * BYTES_PER_BYTE)
+
+        if self._splitting is None:
+            check_whole(text)
+            return self._whole(text)
+        before, after = ([], []) if isinstance(text, RenderedChat) else self._around
+        parts = [np.array(before, np.int32), np.array(after, np.int32)]
+        count = len(before) + len(after)
+        for part in encode_pieces(tokenizer, self._splitting, text, check_count, check_whole):
+            parts.insert(-1, part)
+            count += len(part)
+            check_count(0)
+        return np.concatenate(parts)
+
+    @cached_property
+    def _splitting(self) -> Splitting | None:
+        assert self._tokenizer is not None
+        return splitting_of(self._tokenizer)
+
+    @cached_property
+    def _bytes_per_token(self) -> int | None:
+        assert self._tokenizer is not None
+        return bytes_per_token(self._tokenizer)
+
+    @cached_property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Special tokens before and behind a text."""
+        assert self._tokenizer is not None
+        encoding = self._tokenizer.encode("a")
+        own = [i for i, sequence in enumerate(encoding.sequence_ids) if sequence is not None]
+        return [*self._before, *encoding.ids[: own[0]]], [*encoding.ids[own[-1] + 1 :], *self._after]
 
     def piece(self, token: int) -> str | None:
         """Return the text of one token; None without a tokenizer."""
         if self._tokenizer is None:
             return None
-        return str(self._tokenizer.decode([token], skip_special_tokens=False))
+        try:
+            with failures(hide_panics=self._panics):
+                return str(self._tokenizer.decode([token], skip_special_tokens=False))
+        except TokenizerError as error:
+            raise PackageError(f"{self._package}: the text of token {token} cannot be told ({error})") from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object; an empty one if there is no such file."""
     try:
-        data = json.loads(read_regular(path).decode("utf-8"))
+        data = parse(read_regular(path, LARGEST_CONFIG))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, SchemaError) as error:
         raise PackageError(f"{path}: cannot be read ({error})") from error
     if not isinstance(data, dict):
         raise PackageError(f"{path}: expected a JSON object")
@@ -101,7 +199,7 @@ def _templates(file: Path, config: dict[str, Any]) -> dict[str, str]:
     """Chat templates by name: from the template file, else from the config, which has one text or a list of named ones."""
     if file.exists():
         try:
-            return {"default": read_regular(file).decode("utf-8")}
+            return {"default": read_regular(file, LARGEST_TEMPLATE_FILE).decode("utf-8")}
         except (OSError, ValueError) as error:
             raise PackageError(f"{file}: cannot be read ({error})") from error
     given = config.get("chat_template")

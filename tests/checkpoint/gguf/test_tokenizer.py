@@ -178,3 +178,12 @@ def test_a_post_processor_is_there_only_where_something_is_added():
     user = tokenizer.token_to_id("<|user|>")
     again = built(vocabulary(tokenizer, "gpt2", "qwen2", bos_token_id=user, add_bos_token=True))
     assert isinstance(again.post_processor, processors.TemplateProcessing)
+
+
+@pytest.mark.parametrize("text", ["$A", "$B:1", "a:b", "x:0", "$0"])
+def test_tokens_around_a_prompt_are_added_by_id_whatever_their_text(text: str):
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens([text])
+    number = tokenizer.token_to_id(text)
+    again = built(vocabulary(tokenizer, "gpt2", "gpt-2", bos_token_id=number, add_bos_token=True))
+    assert again.encode("a").ids == [number, *tokenizer.encode("a").ids]

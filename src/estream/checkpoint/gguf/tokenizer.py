@@ -198,9 +198,18 @@ def _add_special_tokens(built: _Built, keys: _Metadata, add_eos: bool) -> None:
         raise _UnfaithfulError("it adds a token at the beginning or end, but does not say which")
     around = [token for token in (before, after) if token is not None]
     if around:
-        first, last = [before] if before else [], [after] if after else []
-        built.tokenizer.post_processor = processors.TemplateProcessing(
-            single=[*first, "$A:0", *last],
-            pair=[*first, "$A:0", *last, *(f"{token}:1" for token in first), "$B:1", *(f"{token}:1" for token in last)],
-            special_tokens=[(token, tokens.index(token)) for token in dict.fromkeys(around)],
-        )
+        built.tokenizer.post_processor = _around(before, after, {token: tokens.index(token) for token in around})
+
+
+def _around(before: str | None, after: str | None, ids: Mapping[str, int]) -> processors.PostProcessor:
+    """Adds tokens by their ids. The library's own notation is not used: in it, a token whose text is "$A" is the prompt."""
+
+    def around(sequence: str, kind: int) -> list[dict[str, Any]]:
+        first, last = ([] if t is None else [{"SpecialToken": {"id": t, "type_id": kind}}] for t in (before, after))
+        return [*first, {"Sequence": {"id": sequence, "type_id": kind}}, *last]
+
+    special = {token: {"id": token, "ids": [number], "tokens": [token]} for token, number in ids.items()}
+    form = {"type": "TemplateProcessing", "single": around("A", 0), "pair": around("A", 0) + around("B", 1)}
+    made = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    made.__setstate__(json.dumps(form | {"special_tokens": special}).encode())
+    return made

@@ -1,0 +1,21 @@
+"""Numbers that are none: logits with NaN or infinity are no answer. Where they are found, the layer they come from is named."""
+
+import numpy as np
+
+from estream.errors import NumericError
+
+
+def is_finite(rows: np.ndarray) -> bool:
+    """Whether all values [rows, columns] are finite. NaN goes through a maximum, and nothing is allocated."""
+    return all(bool(np.isfinite(row.max()) and np.isfinite(row.min())) for row in rows)
+
+
+def refuse(rows: np.ndarray, place: str) -> None:
+    """Raises NumericError where a value is not finite; ``place`` says where it was computed."""
+    for number, row in enumerate(rows):
+        if not (np.isfinite(row.max()) and np.isfinite(row.min())):
+            raise NumericError(
+                f"{place} gives a value that is no finite number (NaN or infinity) in row {number} of the batch: the package's "
+                "weights are damaged, or too large for this model; 'estream verify' checks them, and converting again makes "
+                "others"
+            )
