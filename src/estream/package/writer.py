@@ -179,8 +179,8 @@ def _check_destination(destination: Path, force: bool) -> None:
 def _partial_folder(destination: Path) -> Iterator[Path]:
     """A folder beside the destination, locked while this process writes it and removed at the end if it is still there."""
     folder = destination.with_name(f".{destination.name}{_PARTIAL}{os.getpid()}-{uuid.uuid4().hex[:8]}")
-    folder.mkdir()
     try:
+        folder.mkdir()
         with system.hold_folder(folder):
             yield folder
     finally:
