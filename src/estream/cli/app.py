@@ -1,15 +1,20 @@
-"""The command ``estream``: exit status 0 for success, 2 for wrong usage, 1 for failure, with one line that says why."""
+"""The commands and what is common to them: their options are parsed, wrong usage is said in one line."""
 
 import logging
-import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import estream
-from estream.cli import bench, convert, doctor, inspect, plan, report, run
-from estream.errors import EstreamError, OptionError
+from estream.cli import bench, convert, doctor, inspect, plan, report
+from estream.cli import run as reading
+from estream.cli.guard import Debug
+from estream.errors import OptionError
+
+_WRONG_USAGE = 2
+#: What the parser raises for wrong usage.
+_UsageError: Any = typer.BadParameter.__mro__[1]
 
 app = typer.Typer(
     help="Prefill of Mixture-of-Experts models many times larger than the memory it may use.",
@@ -28,16 +33,19 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    _show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    pass
+    Debug.on = debug
 
 
 app.command("convert")(convert.convert_command)
 app.command("synth")(convert.synth_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("verify")(inspect.verify_command)
-app.command("run")(run.run_command)
+app.command("run")(reading.run_command)
 app.command("plan")(plan.plan_command)
 app.command("tune")(plan.tune_command)
 app.command("bench")(bench.bench_command)
@@ -45,27 +53,22 @@ app.command("report")(report.report_command)
 app.command("doctor")(doctor.doctor_command)
 
 
-def main() -> None:
-    """Run the command line; the entry point of the console script."""
+def run() -> int:
+    """Parse the options and run a command; returns the exit status."""
     logging.basicConfig(format="estream: %(message)s", level=logging.WARNING)
     logging.getLogger("estream").setLevel(logging.INFO)
     try:
-        try:
-            app()
-        finally:
-            sys.stdout.flush()
-    except OptionError as error:
-        _fail(str(error), 2)
-    except (EstreamError, MemoryError) as error:
-        _fail(str(error) or "out of memory", 1)
-    except BrokenPipeError:
-        # Nothing reads our output any more. /dev/null takes the rest, so that the flush at exit does not fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except (OSError, UnicodeError) as error:
-        _fail(f"{getattr(error, 'filename', None) or 'output'}: {getattr(error, 'strerror', None) or error}", 1)
+        status = app(standalone_mode=False)
+    except _UsageError as error:
+        # Help is asked for by giving no arguments at all.
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+            return _WRONG_USAGE
+        raise OptionError(_one_line(error)) from error
+    return status if isinstance(status, int) else 0
 
 
-def _fail(message: str, status: int) -> None:
-    print(f"estream: error: {message}", file=sys.stderr)
-    sys.exit(status)
+def _one_line(error: Any) -> str:
+    context = error.ctx
+    where = f"; 'estream {context.info_name} --help' tells more" if context is not None and context.parent else ""
+    return str(error.format_message()).rstrip(".") + where
