@@ -79,6 +79,7 @@ class Reader {
   // Drops the requests that no lane has begun and waits for those in flight. Afterwards no lane writes to the arena.
   void cancel();
 
+  int files() const { return static_cast<int>(files_.size()); }
   bool direct(int file) const { return files_[file].direct; }
   ReaderStats stats();
   // While recording is on, every request and every checksum appends an event. take_events empties the list.

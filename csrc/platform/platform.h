@@ -35,10 +35,12 @@ struct File {
 // Offset, length and address of a direct read must be multiples of this.
 constexpr size_t kDirectAlignment = 4096;
 
-// Opens a file, whose path is UTF-8. With want_direct, reads bypass the page cache if one real read shows that the file system
-// allows it; else they are buffered. Throws std::system_error.
+// Opens a file; on Windows its path is UTF-8. With want_direct, reads bypass the page cache if one real read shows that the
+// file system allows it; else they are buffered. Throws std::system_error.
 File open_for_reading(const std::string& path, bool want_direct);
 void close(File file);
+// Whether the file or folder lies in memory. Such file systems may accept direct reads, which then read no disk.
+bool memory_backed(const std::string& path);
 
 // Reads once at an offset. Returns the bytes read, 0 at the end of the file, or the system's error number as a negative number.
 // Threads that read from one file do not wait for each other.

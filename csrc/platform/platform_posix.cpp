@@ -5,6 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#if defined(__linux__)
+#include <sys/vfs.h>
+#endif
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -46,6 +50,24 @@ int open_retrying(const char* path, int flags) {
     handle = open(path, flags | O_RDONLY | O_CLOEXEC);
   } while (handle < 0 && errno == EINTR);
   return handle;
+}
+
+#if defined(__linux__)
+// The magic numbers of tmpfs, ramfs and hugetlbfs.
+bool is_memory(const struct statfs& found) {
+  const auto kind = static_cast<uint32_t>(found.f_type);
+  return kind == 0x01021994u || kind == 0x858458f6u || kind == 0x958458f6u;
+}
+#endif
+
+bool in_memory(int handle) {
+#if defined(__linux__)
+  struct statfs found;
+  return fstatfs(handle, &found) == 0 && is_memory(found);
+#else
+  (void)handle;
+  return false;
+#endif
 }
 
 int descriptor(File file) { return static_cast<int>(file.handle); }
@@ -119,7 +141,7 @@ File open_for_reading(const std::string& path, bool want_direct) {
 #if defined(O_DIRECT)
   if (want_direct) {
     if (const int handle = open_retrying(path.c_str(), O_DIRECT); handle >= 0) {
-      if (direct_read_works(handle)) return {handle, true};
+      if (!in_memory(handle) && direct_read_works(handle)) return {handle, true};
       ::close(handle);
     }
   }
@@ -133,6 +155,16 @@ File open_for_reading(const std::string& path, bool want_direct) {
 
 void close(File file) {
   if (file.handle >= 0) ::close(descriptor(file));
+}
+
+bool memory_backed(const std::string& path) {
+#if defined(__linux__)
+  struct statfs found;
+  return statfs(path.c_str(), &found) == 0 && is_memory(found);
+#else
+  (void)path;
+  return false;
+#endif
 }
 
 int64_t read_at(File file, void* buffer, size_t bytes, uint64_t offset) {

@@ -107,6 +107,11 @@ File open_for_reading(const std::string& path, bool want_direct) {
   return file;
 }
 
+bool memory_backed(const std::string& path) {
+  (void)path;
+  return false;  // Windows has no such file systems of its own.
+}
+
 void close(File file) {
   if (native(file) != INVALID_HANDLE_VALUE) CloseHandle(native(file));
 }

@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <string>
+
 #include "kernels/kernels.h"
 
 namespace estream {
@@ -21,6 +23,14 @@ using ReleaseGil = nb::call_guard<nb::gil_scoped_release>;
 
 inline void require(bool condition, const char* message) {
   if (!condition) throw nb::value_error(message);
+}
+
+// The bytes of a path as the system knows it: text, bytes or a path object.
+inline std::string system_path(nb::handle path) {
+  PyObject* encoded = nullptr;
+  if (!PyUnicode_FSConverter(path.ptr(), &encoded)) throw nb::python_error();
+  const nb::object bytes = nb::steal(encoded);
+  return {PyBytes_AS_STRING(encoded), static_cast<size_t>(PyBytes_GET_SIZE(encoded))};
 }
 
 using Bytes = Array<uint8_t, 1>;

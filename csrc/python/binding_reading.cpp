@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <limits>
 #include <system_error>
 
 #include "core/arena.h"
@@ -16,6 +17,9 @@ namespace {
 
 // Embedding records: a row's bytes, then the XXH3-64 of them.
 constexpr size_t kSeal = sizeof(uint64_t);
+
+// In seconds; clocks overflow far beyond it.
+constexpr double kLongestWait = 1e6;
 
 void seal_rows(const Array<const uint8_t, 2>& rows, const Array<uint8_t, 2>& records) {
   require(records.shape(0) == rows.shape(0) && records.shape(1) == rows.shape(1) + kSeal, "records do not fit the rows");
@@ -82,6 +86,16 @@ void bind_arena(nb::module_& m) {
           "Back a part with memory now. Raises MemoryError where the system has none left.");
 }
 
+void check_file(const Reader& reader, int file) {
+  if (file < 0 || file >= reader.files()) throw nb::index_error("no such file of this reader");
+}
+
+// Positions in files are signed numbers of the system.
+bool lies_in_a_file(uint64_t offset, uint64_t length) {
+  constexpr uint64_t kEnd = std::numeric_limits<int64_t>::max();
+  return length > 0 && length <= kEnd && offset <= kEnd - length;
+}
+
 nb::class_<Reader> bind_reader(nb::module_& m) {
   return nb::class_<Reader>(
              m, "Reader",
@@ -89,9 +103,12 @@ nb::class_<Reader> bind_reader(nb::module_& m) {
 index in ``paths``.)")
       .def(
           "__init__",
-          [](Reader* self, const std::vector<std::string>& paths, int lanes, size_t request_bytes, bool direct) {
+          [](Reader* self, const std::vector<nb::object>& given, int lanes, size_t request_bytes, bool direct) {
+            std::vector<std::string> paths;
+            for (const nb::object& path : given) paths.push_back(system_path(path));
             require(lanes >= 1 && lanes <= 64, "lanes must lie in 1..64");
-            require(request_bytes >= 4096 && request_bytes % 4096 == 0, "request_bytes must be a multiple of 4096");
+            require(request_bytes >= 4096 && request_bytes <= 1u << 30 && request_bytes % 4096 == 0,
+                    "request_bytes must be a multiple of 4096 up to 1 GiB");
             try {
               new (self) Reader(paths, lanes, request_bytes, direct, fastest_kernels().checksum);
             } catch (const std::system_error& e) {
@@ -113,9 +130,12 @@ void bind_asking(nb::class_<Reader>& reader) {
           "submit",
           [](Reader& r, int file, uint64_t offset, uintptr_t address, uint64_t length,
              const std::vector<std::tuple<uint64_t, uint64_t, uint64_t, bool>>& pages) {
+            check_file(r, file);
+            require(address != 0 && lies_in_a_file(offset, length), "a run needs an address, and bytes that can lie in a file");
+            require(!pages.empty(), "a run needs pages");
             std::vector<PagePart> parts;
             for (const auto& [begin, bytes, checksum, verify] : pages) {
-              require(begin + bytes <= length && bytes > 0, "a page lies outside its run");
+              require(bytes > 0 && begin <= length && bytes <= length - begin, "a page lies outside its run");
               require(parts.empty() || begin >= parts.back().begin + parts.back().length, "pages of a run must rise");
               parts.push_back({begin, bytes, checksum, verify});
             }
@@ -126,14 +146,19 @@ void bind_asking(nb::class_<Reader>& reader) {
 
 Where reads are direct, the three are multiples of 4096. ``pages`` are the parts of the run that are
 published on their own, in rising order: tuples (begin within the run, length, XXH3-64 checksum, whether to
-verify that). Returns the ticket of the first page; the next pages have the next tickets.)")
+verify that). Returns the ticket of the first page; the next pages have the next tickets. Raises
+IndexError for an unknown file.)")
       .def(
           "gather",
           [](Reader& r, int file, const std::vector<std::tuple<uint64_t, uintptr_t, uint64_t>>& parts) {
+            check_file(r, file);
             require(!parts.empty(), "nothing to gather");
             std::vector<Scattered> scattered;
-            for (const auto& [offset, address, length] : parts)
+            for (const auto& [offset, address, length] : parts) {
+              require(address != 0 && lies_in_a_file(offset, length),
+                      "a part needs an address, and bytes that can lie in a file");
               scattered.push_back({offset, reinterpret_cast<uint8_t*>(address), length});
+            }
             return r.gather(file, scattered);
           },
           "file"_a, "parts"_a,
@@ -147,6 +172,7 @@ void bind_outcomes(nb::class_<Reader>& reader) {
       .def(
           "wait",
           [](Reader& r, uint64_t ticket, double timeout_s) {
+            require(timeout_s >= 0 && timeout_s <= kLongestWait, "a timeout must lie in 0..1e6 seconds");
             const ReadOutcome o = r.wait(ticket, timeout_s);
             return std::make_tuple(std::string(state_name(o.state)), o.error, o.file_offset);
           },
@@ -161,7 +187,13 @@ the other states it is where the page begins, or the first of the gathered parts
            "Whether waiting for the ticket would return at once. Raises IndexError for an unknown ticket.")
       .def("cancel", &Reader::cancel, ReleaseGil(),
            "Cancel every pending page and wait for the requests in flight. Afterwards no lane writes to memory.")
-      .def("direct", &Reader::direct, "file"_a, "Whether reads of the file bypass the page cache.")
+      .def(
+          "direct",
+          [](const Reader& r, int file) {
+            check_file(r, file);
+            return r.direct(file);
+          },
+          "file"_a, "Whether reads of the file bypass the page cache. Raises IndexError for an unknown file.")
       .def("record", &Reader::record, "on"_a, "Start or stop recording events.")
       .def(
           "take_events",

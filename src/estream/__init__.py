@@ -1,15 +1,31 @@
 """estream: prefill of Mixture-of-Experts models many times larger than the memory it may use."""
 
-from estream import errors
-from estream.api.load import load
-from estream.api.model import Model
-from estream.api.plan import Plan, plan, tune
-from estream.api.result import Prefill, TopToken
-from estream.conversion.convert import ConvertOptions, convert
-from estream.errors import EstreamError
-from estream.host.version import VERSION
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__version__ = VERSION
+from estream import errors
+from estream.errors import EstreamError
+
+if TYPE_CHECKING:
+    from estream.api.load import load
+    from estream.api.model import Model
+    from estream.api.plan import Plan, plan, tune
+    from estream.api.result import Prefill, TopToken
+    from estream.conversion.convert import ConvertOptions, convert
+    from estream.host.version import VERSION as __version__  # noqa: N811
+
+# Imported at first use: the command line starts before them, so that an interrupt meanwhile ends in one line.
+_MODULES = {
+    "ConvertOptions": "conversion.convert",
+    "Model": "api.model",
+    "Plan": "api.plan",
+    "Prefill": "api.result",
+    "TopToken": "api.result",
+    "convert": "conversion.convert",
+    "load": "api.load",
+    "plan": "api.plan",
+    "tune": "api.plan",
+}
 
 __all__ = [
     "ConvertOptions",
@@ -25,3 +41,18 @@ __all__ = [
     "plan",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value = importlib.import_module("estream.host.version").VERSION
+    elif name in _MODULES:
+        value = getattr(importlib.import_module(f"estream.{_MODULES[name]}"), name)
+    else:
+        raise AttributeError(f"module 'estream' has no attribute '{name}'")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

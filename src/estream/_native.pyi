@@ -41,7 +41,7 @@ class Reader:
     index in ``paths``.
     """
 
-    def __init__(self, paths: Sequence[str], lanes: int, request_bytes: int, direct: bool) -> None:
+    def __init__(self, paths: Sequence[object], lanes: int, request_bytes: int, direct: bool) -> None:
         """Open the files and start the lanes, 1 to 64 of them.
 
         Runs are read in requests of ``request_bytes``, a multiple of 4096. With ``direct``, reads bypass the page
@@ -53,7 +53,8 @@ class Reader:
 
         Where reads are direct, the three are multiples of 4096. ``pages`` are the parts of the run that are
         published on their own, in rising order: tuples (begin within the run, length, XXH3-64 checksum, whether to
-        verify that). Returns the ticket of the first page; the next pages have the next tickets.
+        verify that). Returns the ticket of the first page; the next pages have the next tickets. Raises
+        IndexError for an unknown file.
         """
 
     def gather(self, file: int, parts: Sequence[tuple[int, int, int]]) -> int:
@@ -78,7 +79,7 @@ class Reader:
         """Cancel every pending page and wait for the requests in flight. Afterwards no lane writes to memory."""
 
     def direct(self, file: int) -> bool:
-        """Whether reads of the file bypass the page cache."""
+        """Whether reads of the file bypass the page cache. Raises IndexError for an unknown file."""
 
     def record(self, on: bool) -> None:
         """Start or stop recording events."""
@@ -214,6 +215,9 @@ def process_memory() -> tuple[int, int]:
 
 def available_memory() -> int:
     """Bytes that the machine can give without swapping. Raises RuntimeError where the system does not say."""
+
+def memory_backed(path: object) -> bool:
+    """Whether a file or folder lies in memory, as in tmpfs. Direct reads of such a file read no disk."""
 
 def usable_processors() -> int:
     """The number of processors that this process may run on."""

@@ -1,50 +1,94 @@
-"""How prompts and messages are read: bytes in UTF-8, bounded, refused in one line."""
+"""Prompts as bytes: UTF-8 in any locale, from files, pipes and standard input alike, and no more than a context can hold."""
 
-import io
 import json
-import logging
-import sys
+import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from cgroup import estream_command
 from command import run
 
-from estream.cli import prompt
-from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
+from estream.cli.prompt import GivenPrompt, limit_bytes, one_prompt
 from estream.errors import PromptError
+from estream.host.sizes import MiB
+from estream.package.package import Package
+
+CONTEXT = 2048
 
 
-def _read(path: Path | str, *, messages: bool = False) -> str | Conversation | int:
-    return one_prompt(GivenPrompt(None, None if messages else Path(path), None, Path(path) if messages else None, None))
+def read(path: Path) -> str:
+    text = one_prompt(GivenPrompt(None, path, None, None, None), CONTEXT)
+    assert isinstance(text, str)
+    return text
 
 
-@pytest.mark.parametrize("content", [b"a\r\nb\rc\nd", "\u00e9\u4f60".encode(), b"x\n", b""])
-def test_files_and_standard_input_give_the_same(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "p").write_bytes(content)
-    # The locale's encoding does not matter.
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), "latin-1"))
-    assert _read(tmp_path / "p") == _read("-") == content.decode().removesuffix("\n")
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"a\r\nb\r\n", "a\r\nb"),
+        (b"a\rb\n\n", "a\rb\n"),
+        (b"\xef\xbb\xbfa\n", "a"),
+        ("żółw\u2028x".encode(), "żółw\u2028x"),
+        (b"a\x00b", "a\x00b"),
+    ],
+)
+def test_newlines_and_bytes_stay_as_they_are(data: bytes, text: str, tmp_path: Path):
+    (tmp_path / "p").write_bytes(data)
+    assert read(tmp_path / "p") == text
 
 
-def test_a_byte_order_mark_is_dropped_with_a_word(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    (tmp_path / "p").write_bytes(b"\xef\xbb\xbfhello")
-    with caplog.at_level(logging.INFO, "estream"):
-        assert _read(tmp_path / "p") == "hello"
-    assert "the byte order mark at its beginning is not read" in caplog.text
+@pytest.mark.parametrize("language", ["C", "en_US.ISO-8859-1", "C.UTF-8"])
+def test_a_file_and_standard_input_are_the_same_in_any_locale(language: str, demo_package: Package, tmp_path: Path):
+    (tmp_path / "p").write_bytes("\ufeffDescription: żółw\r\nSection:\r\n".encode())
+    env = os.environ | {"LC_ALL": language, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    answers = []
+    for source in (tmp_path / "p", "-"):
+        command = estream_command("run", demo_package.path, "--prompt-file", source, "--json")
+        with open(tmp_path / "p", "rb") as file:
+            result = subprocess.run(command, env=env, stdin=file, capture_output=True, check=True)
+        assert b"byte order mark" in result.stderr
+        facts = json.loads(result.stdout)
+        answers.append((facts["prompt_tokens"], facts["top"]))
+    assert answers[0] == answers[1]
 
 
-def test_what_is_no_text_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "p").write_bytes(b"ab\xff")
-    with pytest.raises(PromptError, match="p: not UTF-8 text .invalid start byte at byte 2.$"):
-        _read(tmp_path / "p")
-    monkeypatch.setattr(prompt, "_LARGEST_TEXT", 2)
-    with pytest.raises(PromptError, match="p: more than 2 B of text"):
-        _read(tmp_path / "p")
-    with pytest.raises(PromptError, match="cannot be read .Is a directory"):
-        _read(tmp_path)
-    monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(PromptError, match="standard input is closed"):
-        _read("-")
+def test_what_is_no_text_is_refused_with_its_place(demo_package: Package, tmp_path: Path):
+    (tmp_path / "p").write_bytes(b"\xef\xbb\xbfab\xff")
+    result = run("run", demo_package.path, "--prompt-file", tmp_path / "p")
+    assert result.returncode == 1
+    assert f"{tmp_path / 'p'}: not UTF-8 text (invalid start byte at byte 5)" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--prompt-file", "--messages"])
+def test_more_than_a_context_can_hold_is_not_read(option: str, demo_package: Package, tmp_path: Path):
+    with open(tmp_path / "huge", "wb") as file:
+        file.truncate(1 << 40)
+    for path in (tmp_path / "huge", "/dev/zero"):
+        begin = time.monotonic()
+        result = run("run", demo_package.path, option, path)
+        assert time.monotonic() - begin < 2
+        assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+        assert "the model's context of 2048 tokens cannot hold" in result.stderr
+    assert limit_bytes(CONTEXT) == MiB < limit_bytes(1 << 20)
+
+
+def test_pipes_are_read_and_folders_are_not(tmp_path: Path):
+    reading, writing = os.pipe()
+    os.write(writing, b"hello")
+    os.close(writing)
+    assert read(Path(f"/dev/fd/{reading}")) == "hello"
+    os.close(reading)
+    with pytest.raises(PromptError, match="Is a directory"):
+        read(tmp_path)
+
+
+def test_deep_messages_are_refused(demo_package: Package, tmp_path: Path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    result = run("run", demo_package.path, "--messages", tmp_path / "deep.json")
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert "nested too deep" in result.stderr
 
 
 HELLO = [{"role": "user", "content": "x"}]

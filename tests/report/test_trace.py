@@ -5,6 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from command import run
 
 from estream.engine.timeline import COMPUTE, LANE, LAYER, STALL
 from estream.errors import PackageError
@@ -32,12 +33,43 @@ def test_a_trace_holds_every_page_and_request_and_sums_to_the_time(trace_file: P
     assert max(size for _, size in trace.fill) <= trace.stats["config"]["ring_bytes"]
 
 
+STATS = dict.fromkeys(("ttft_s", "prompt_tokens", "bytes_read", "read_s", "peak_rss_bytes", "budget_bytes"), 1)
+EVENT = {"ph": "X", "tid": 1, "name": "expert", "ts": 1, "dur": 1, "args": {}}
+ODD_EVENTS = ({"tid": 10**9}, {"tid": -1}, {"tid": "1"}, {"ts": -1}, {"dur": 1e300}, {"name": 5}, {"args": []}, {"ph": None})
+ODD_STATS = ({"ttft_s": 0}, {"ttft_s": "1"}, {"read_s": -1}, {"bytes_read": 10**400}, {"prompt_tokens": None})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *({"traceEvents": [EVENT | odd], "estream": STATS} for odd in ODD_EVENTS),
+        *({"traceEvents": [EVENT], "estream": STATS | odd} for odd in ODD_STATS),
+        {"traceEvents": 5, "estream": STATS},
+        {"traceEvents": [5], "estream": STATS},
+        {"traceEvents": [EVENT], "estream": []},
+        [],
+    ],
+    ids=lambda values: json.dumps(values)[-60:],
+)
+def test_odd_traces_are_refused_in_one_line(values: object, tmp_path: Path):
+    (tmp_path / "trace.json").write_text(json.dumps(values))
+    result = run("report", tmp_path / "trace.json", "-o", tmp_path / "page.html")
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+    assert "not a trace" in result.stderr
+
+
+@pytest.mark.parametrize("text", ["", "[" * 100_000, '{"a": NaN}', "\xff", '{"traceEvents": [' + "9" * 5000])
+def test_what_is_no_json_is_refused(text: str, tmp_path: Path):
+    (tmp_path / "trace.json").write_text(text, "latin-1")
+    result = run("report", tmp_path / "trace.json", "-o", tmp_path / "page.html")
+    assert (result.returncode, len(result.stderr.splitlines())) == (1, 1)
+
+
 def test_what_is_not_a_trace_is_refused(tmp_path: Path):
     (tmp_path / "other.json").write_text('{"traceEvents": []}')
     with pytest.raises(PackageError, match="not a trace of 'estream run --trace'"):
         read_trace(tmp_path / "other.json")
-    keys = ("ttft_s", "prompt_tokens", "bytes_read", "read_s", "peak_rss_bytes", "budget_bytes")
-    (tmp_path / "empty.json").write_text(json.dumps({"traceEvents": [], "estream": dict.fromkeys(keys, 1)}))
+    (tmp_path / "empty.json").write_text(json.dumps({"traceEvents": [], "estream": STATS}))
     with pytest.raises(PackageError, match="the trace is empty"):
         read_trace(tmp_path / "empty.json")
     with pytest.raises(PackageError, match="absent.json: cannot be read"):

@@ -75,6 +75,30 @@ ssize_t pread64(int fd, void *buffer, size_t bytes, off_t offset) {
 ssize_t pread(int fd, void *buffer, size_t bytes, off_t offset) { return pread64(fd, buffer, bytes, offset); }
 """
 
+#: The same for reads into several buffers and for writes: REFUSED_AT holds "open", "read", "write", or several of them.
+NO_DIRECT = (
+    NO_DIRECT_READS.replace("strcmp(at, where)", "!strstr(at, where)")
+    + r"""
+#include <sys/uio.h>
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off_t offset) {
+  static ssize_t (*real)(int, const struct iovec *, int, off_t);
+  if (!real) real = (ssize_t (*)(int, const struct iovec *, int, off_t))dlsym(RTLD_NEXT, "preadv64");
+  return refused("read", fcntl(fd, F_GETFL)) ? -1 : real(fd, parts, count, offset);
+}
+ssize_t preadv(int fd, const struct iovec *parts, int count, off_t offset) { return preadv64(fd, parts, count, offset); }
+ssize_t preadv64v2(int fd, const struct iovec *parts, int count, off_t offset, int flags) {
+  static ssize_t (*real)(int, const struct iovec *, int, off_t, int);
+  if (!real) real = (ssize_t (*)(int, const struct iovec *, int, off_t, int))dlsym(RTLD_NEXT, "preadv64v2");
+  return refused("read", fcntl(fd, F_GETFL)) ? -1 : real(fd, parts, count, offset, flags);
+}
+ssize_t write(int fd, const void *buffer, size_t bytes) {
+  static ssize_t (*real)(int, const void *, size_t);
+  if (!real) real = (ssize_t (*)(int, const void *, size_t))dlsym(RTLD_NEXT, "write");
+  return refused("write", fcntl(fd, F_GETFL)) ? -1 : real(fd, buffer, bytes);
+}
+"""
+)
+
 
 def build(source: str, folder: Path) -> Path:
     """The library of this C source, in a folder of its own."""

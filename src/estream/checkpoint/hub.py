@@ -30,8 +30,13 @@ def resolve(source: str) -> Path:
         raise CheckpointError(f"{path}: a checkpoint is a folder with config.json and .safetensors files, or a .gguf file")
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", source):
         raise CheckpointError(f"{source}: no such folder, and not a hub id of the form owner/name")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # from its HTTP client
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # from its HTTP client
+    except RuntimeError as error:  # it looks for a home as it is imported
+        raise CheckpointError(
+            f"{source}: no such folder here, and the hub cannot be asked: {error}; set HF_HOME to a folder"
+        ) from error
 
     try:
         return Path(snapshot_download(source, allow_patterns=_FILES))

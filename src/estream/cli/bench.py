@@ -12,12 +12,13 @@ import typer
 
 from estream.api.model import Model
 from estream.api.result import Prefill
+from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, size_of
 from estream.cli.output import err, print_json, say
 from estream.cli.prompt import random_ids
 from estream.devices.qnn.target import refuse_times
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
-from estream.host.sizes import format_bytes, parse_bytes
+from estream.host.sizes import format_bytes
 from estream.package.package import Package, open_package
 
 
@@ -55,20 +56,23 @@ def bench_command(
     prompts: Annotated[
         str, typer.Option("-p", "--prompt-tokens", metavar="N,...", help="Prompt lengths, in tokens.")
     ] = "256,512,1024",
-    repetitions: Annotated[int, typer.Option("-r", "--repetitions", min=1, help="Measured prompts of each length.")] = 5,
+    repetitions: Annotated[
+        int, typer.Option("-r", "--repetitions", min=1, max=MOST_REPETITIONS, help="Measured prompts of each length.")
+    ] = 5,
     output: Annotated[Form, typer.Option("-o", "--output", help="How to print the rows.")] = Form.MD,
-    memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
+    memory: Memory = None,
+    threads: Threads = None,
     device: Annotated[str, typer.Option("--device", help="cpu, or qnn for the NPU.")] = "cpu",
-    activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
+    activations: Activations = "int8",
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, by kind of work.")] = False,
 ) -> None:
     """Time different prompts of random tokens on a loaded model, after one warm-up prompt of each length."""
     refuse_times("bench", device)
-    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations)
+    options = LoadOptions(size_of("--memory", memory), threads, device, activations)
     options.check()
-    lengths = _lengths(prompts)
+    lengths = lengths_of("--prompt-tokens", prompts)
     package = open_package(path, device)
+    _check_lengths(lengths, package.manifest.config.context)
     with Model(package, options) as model:
         rows = [_measure(model, package, tokens, repetitions) for tokens in lengths]
     if output is Form.JSON:
@@ -82,14 +86,10 @@ def bench_command(
                 say("\n" + _profile(row))
 
 
-def _lengths(text: str) -> list[int]:
-    try:
-        lengths = [int(part) for part in text.split(",")]
-    except ValueError:
-        lengths = []
-    if not lengths or min(lengths) < 1:
-        raise OptionError(f"--prompt-tokens: '{text}' is not a list of lengths such as 256,512,1024")
-    return lengths
+def _check_lengths(lengths: list[int], context: int) -> None:
+    # Before the ids are made, since a large number of them would not fit into memory.
+    if max(lengths) > context:
+        raise OptionError(f"--prompt-tokens: {max(lengths)} tokens, the model's context is {context}")
 
 
 def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> Row:

@@ -2,14 +2,16 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.table import Table
 
+from estream.cli.guard import shown
 from estream.conversion.convert import Progress as ProgressCallback
 
 # Without markup, so that brackets in paths and tokens are printed.
@@ -19,25 +21,62 @@ if not out.is_terminal:
     # Other programs read this, so lines are not wrapped.
     out.width = 1000
 
+#: The least width of a column whose words are wrapped.
+_TEXT_WIDTH = 30
+
 
 def say(text: str) -> None:
-    """Print a line to standard output; only the terminal wraps it."""
-    out.print(text, soft_wrap=True)
+    """Print lines to standard output; only the terminal wraps them."""
+    for line in text.split("\n"):
+        out.print(shown(line), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document to standard output."""
+    """Print one JSON document to standard output. It is ASCII: bytes of paths that are not UTF-8 are lone surrogates in it."""
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def print_pairs(title: str, rows: dict[str, str]) -> None:
     """Print a table of names and values."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
+    table = Table(title=shown(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     # Fold, since a truncated path or name is of no use.
+    table.add_column(style="dim", overflow="fold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(shown(name), shown(value))
+    out.print(table)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[str] = (), text: str = "") -> None:
+    """Print rows under a head. Where the terminal is too narrow for that, each row becomes pairs, since nothing is cut.
+
+    Args:
+        columns: the head; numbers, which are aligned to the right, except those named by ``left``.
+        rows: as many values each.
+        left: columns of words.
+        text: the column whose words may be wrapped.
+
+    """
+    cells = [[shown(value) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(columns, *cells, strict=True)]
+    needed = sum(min(w, _TEXT_WIDTH) if name == text else w for name, w in zip(columns, widths, strict=True)) + 2 * len(columns)
+    if needed > out.width:
+        for number, row in enumerate(cells):
+            if number:
+                out.print()
+            print_pairs("", dict(zip(columns, row, strict=True)))
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in columns:
+        wraps = name == text
+        table.add_column(
+            name,
+            justify="left" if name in left or wraps else "right",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+        )
+    for row in cells:
+        table.add_row(*row)
     out.print(table)
 
 

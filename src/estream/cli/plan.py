@@ -4,21 +4,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
-from estream.api.plan import Plan, Planner, planner, sweep_budgets, tune
+from estream.api.plan import Plan, Planner, PromptEstimate, planner, sweep_budgets, tune
 from estream.cli.inspect import Json, PackagePath
-from estream.cli.output import err, out, print_json, print_pairs, say
+from estream.cli.options import MOST_LANES, Activations, Memory, Threads, lengths_of, size_of
+from estream.cli.output import err, out, print_json, print_pairs, print_table, say
 from estream.configurator import store
 from estream.configurator.profile import Profile
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
-from estream.host.sizes import format_bytes, parse_bytes
+from estream.host.sizes import format_bytes
 from estream.report.budget_picture import draw_budgets
 
-Memory = Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Compute threads.")]
-Activations = Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")]
 #: Characters of the bar of the longest time in a table of budgets.
 _BAR = 40
 
@@ -32,7 +29,9 @@ def plan_command(
     ] = None,
     threads: Threads = None,
     activations: Activations = "int8",
-    lanes: Annotated[int | None, typer.Option("--lanes", help="Reader lanes; chosen where not given.")] = None,
+    lanes: Annotated[
+        int | None, typer.Option("--lanes", min=1, max=MOST_LANES, help="Reader lanes; chosen where not given.")
+    ] = None,
     request: Annotated[str | None, typer.Option("--request", help="Bytes of one read, such as 2MiB.")] = None,
     ring: Annotated[str | None, typer.Option("--ring", help="Room for reading ahead, such as 256MiB.")] = None,
     pinned: Annotated[str | None, typer.Option("--pinned", help="The most that stays between sweeps, such as 1GiB.")] = None,
@@ -48,15 +47,15 @@ def plan_command(
 ) -> None:
     """Predict what would run within a budget, how long it takes, what limits it, and why; loads nothing."""
     options = LoadOptions(
-        _size(memory),
+        size_of("--memory", memory),
         threads,
         activations=activations,
         lanes=lanes,
-        request_bytes=_size(request),
-        ring_bytes=_size(ring),
-        pinned_bytes=_size(pinned),
+        request_bytes=size_of("--request", request),
+        ring_bytes=size_of("--ring", ring),
+        pinned_bytes=size_of("--pinned", pinned),
     )
-    lengths = None if prompt_tokens is None else _lengths(prompt_tokens)
+    lengths = None if prompt_tokens is None else lengths_of("--prompt-tokens", prompt_tokens)
     if plot and not budget_sweep:
         raise OptionError("--plot draws a --budget-sweep; give that too")
     ready = planner(path, options, None if device_profile is None else profile_path(device_profile), lengths)
@@ -79,10 +78,12 @@ def tune_command(
     as_json: Json = False,
 ) -> None:
     """Measure this machine for a package once, and keep the result for loading, running and planning."""
+    budget = size_of("--memory", memory)
     with err.status(f"measuring this machine for {path}"):
-        profile, now = tune(path, memory, threads, activations, force)
+        profile, now = tune(path, budget, threads, activations, force)
     if as_json:
-        print_json(profile.to_json() | {"measured_now": now, "path": str(store.path_of(profile.key))})
+        kept = store.path_of(profile.key)
+        print_json(profile.to_json() | {"measured_now": now, "path": None if kept is None else str(kept)})
         return
     when = "measured now" if now else f"measured {profile.measured_at}, kept; --force measures again"
     print_pairs(f"{path}: {when}", _facts(profile))
@@ -104,17 +105,6 @@ def profile_path(name: str) -> Path:
     raise OptionError(f"--device-profile: no file '{name}', and the known names are {', '.join(p.stem for p in known)}")
 
 
-def _size(text: str | None) -> int | None:
-    return None if text is None else parse_bytes(text)
-
-
-def _lengths(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise OptionError(f"--prompt-tokens must be whole numbers above 0, separated by commas, not '{text}'")
-    return [int(part) for part in parts]
-
-
 def _facts(profile: Profile) -> dict[str, str]:
     storage, costs = profile.storage, profile.to_json()["compute"]
     rows = {}
@@ -127,7 +117,7 @@ def _facts(profile: Profile) -> dict[str, str]:
         rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in sample)
     rows["while reading"] = f"computing takes {storage.compute_slowdown:.2f} x as long"
     rows["while computing"] = f"reading takes {storage.read_slowdown:.2f} x as long"
-    rows["kept in"] = str(store.path_of(profile.key))
+    rows["kept in"] = str(store.path_of(profile.key) or "no file: this user has no home; ESTREAM_CACHE may name a folder")
     return rows
 
 
@@ -141,20 +131,8 @@ def _print(plan: Plan, explain: bool) -> None:
     }
     print_pairs(str(plan.package.path), facts)
     out.print()
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("prompt tokens", "TTFT", "again", "waiting", "read", "peak memory"):
-        table.add_column(column, justify="right")
-    table.add_column("limit")
-    for p in plan.predictions:
-        if p.estimate is None:
-            table.add_row(str(p.prompt_tokens), "-", "-", "-", "-", "-", f"needs {format_bytes(p.floor_bytes)}")
-            continue
-        r = p.estimate
-        limit = "reading" if r.limit == "read" else "computing"
-        again = f"{p.repeat_ttft_s:.2f} s"
-        row = (f"{r.ttft_s:.2f} s", again, f"{r.stall_s:.2f} s", format_bytes(r.bytes_read), format_bytes(r.peak_bytes))
-        table.add_row(str(p.prompt_tokens), *row, limit)
-    out.print(table)
+    columns = ("prompt tokens", "TTFT", "again", "waiting", "read", "peak memory", "limit")
+    print_table(columns, map(_prediction, plan.predictions), left=("limit",))
     out.print()
     say("These are predictions: TTFT of a freshly loaded model, and again with its pinned pages in memory.")
     for source in plan.profile.sources:
@@ -163,14 +141,18 @@ def _print(plan: Plan, explain: bool) -> None:
         _explain(plan)
 
 
+def _prediction(p: PromptEstimate) -> tuple[str, ...]:
+    if (r := p.estimate) is None:
+        return (str(p.prompt_tokens), "-", "-", "-", "-", "-", f"needs {format_bytes(p.floor_bytes)}")
+    times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", f"{r.stall_s:.2f} s")
+    limit = "reading" if r.limit == "read" else "computing"
+    return (str(p.prompt_tokens), *times, format_bytes(r.bytes_read), format_bytes(r.peak_bytes), limit)
+
+
 def _explain(plan: Plan) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("value", "", "origin", "why"):
-        table.add_column(column, overflow="fold")
-    for item in plan.explained:
-        table.add_row(item.name, item.value, item.origin, item.why)
     out.print()
-    out.print(table)
+    rows = [(item.name, item.value, item.origin, item.why) for item in plan.explained]
+    print_table(("value", "", "origin", "why"), rows, left=("value", "", "origin"), text="why")
 
 
 def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> None:
@@ -181,19 +163,15 @@ def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> N
         facts: dict[str, Any] = {"package": str(ready.package.path), "prompt_tokens": tokens}
         print_json(facts | {"budgets": [{"budget_bytes": budget} | p.to_json() for budget, p in rows]})
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in ("budget", "TTFT", "again", "peak memory"):
-        table.add_column(column, justify="right")
-    table.add_column("limit")
-    table.add_column("again")
     longest = max(p.repeat_ttft_s or 0.0 for _, p in rows)
+    cells = []
     for budget, p in rows:
         if (r := p.estimate) is not None and p.repeat_ttft_s is not None:
             bar = "#" * max(1, round(_BAR * p.repeat_ttft_s / longest))
             limit = "reading" if r.limit == "read" else "computing"
             times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", format_bytes(r.peak_bytes))
-            table.add_row(format_bytes(budget), *times, limit, bar)
+            cells.append((format_bytes(budget), *times, limit, bar))
     say(f"{ready.package.path}, {tokens} tokens, predicted on {ready.profile.name}")
-    out.print(table)
+    print_table(("budget", "TTFT", "again", "peak memory", "limit", "again, drawn"), cells, left=("limit", "again, drawn"))
     if plot:
         say(f"{plot}: drawn")

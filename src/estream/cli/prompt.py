@@ -1,6 +1,9 @@
 """The prompt options of a command: a text, a file, a conversation, or a number of random ids."""
 
+import codecs
+import json
 import logging
+import stat
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +13,14 @@ import numpy as np
 
 from estream.errors import OptionError, PromptError
 from estream.host.sizes import MiB, format_bytes
-from estream.schema import SchemaError, parse
 
-#: Bytes of a prompt: one of a million tokens has some 4 MB.
-_LARGEST_TEXT = 32 * MiB
-_BYTE_ORDER_MARK = "\ufeff"
+logger = logging.getLogger("estream")
+
+#: A file of more bytes for each token of the context is refused unread. The longest tokens of published models are runs of
+#: spaces, of 128 bytes.
+MOST_BYTES_PER_TOKEN = 256
+#: What a prompt may have at least, also with a short context: templates and JSON are longer than what becomes of them.
+LEAST_LIMIT_BYTES = MiB
 
 
 @dataclass(frozen=True)
@@ -35,65 +41,92 @@ class GivenPrompt:
     messages: Path | None
     tokens: int | None
 
+    def check(self) -> None:
+        """Raise OptionError where none or several of the options are given, or a number is out of range."""
+        if sum(value is not None for value in vars(self).values()) != 1:
+            raise OptionError("give one of --prompt, --prompt-file, --chat, --messages and --tokens")
+        if self.tokens is not None and self.tokens < 1:
+            raise OptionError(f"--tokens must be at least 1, not {self.tokens}")
 
-def one_prompt(given: GivenPrompt) -> str | Conversation | int:
+
+def limit_bytes(context: int) -> int:
+    """Bytes of a file that a context of so many tokens could hold at the very most."""
+    return max(LEAST_LIMIT_BYTES, context * MOST_BYTES_PER_TOKEN)
+
+
+def one_prompt(given: GivenPrompt, context: int) -> str | Conversation | int:
     """Return the prompt: a text, a conversation, or a number of random ids.
 
     Raises:
         OptionError: none or several of the options are given.
-        PromptError: a file cannot be read, is not UTF-8, or does not hold messages.
+        PromptError: a file cannot be read, is larger than the context could hold, is not UTF-8, or does not hold messages.
 
     """
-    if sum(value is not None for value in vars(given).values()) != 1:
-        raise OptionError("give one of --prompt, --prompt-file, --chat, --messages and --tokens")
+    given.check()
     if given.prompt is not None:
-        return given.prompt
+        return _argument("--prompt", given.prompt)
     if given.prompt_file is not None:
+        text = _read_text(given.prompt_file, context)
         # Editors add a newline at the end of a file.
-        return _read_text(given.prompt_file).removesuffix("\n")
+        return text.removesuffix("\r\n") if text.endswith("\r\n") else text.removesuffix("\n")
     if given.chat is not None:
-        return Conversation([{"role": "user", "content": given.chat}])
+        return Conversation([{"role": "user", "content": _argument("--chat", given.chat)}])
     if given.messages is not None:
-        return _read_conversation(given.messages)
+        return _read_conversation(given.messages, context)
     assert given.tokens is not None
-    if given.tokens < 1:
-        raise OptionError(f"--tokens must be at least 1, not {given.tokens}")
     return given.tokens
 
 
-def _read_text(path: Path) -> str:
-    """Read the text of a file, or of standard input for "-": UTF-8 whatever the locale, with newlines as they are."""
+def _argument(option: str, text: str) -> str:
+    """A text of the command line, where Python keeps bytes that are no text as lone surrogates."""
     try:
-        content = _read_bytes(path)
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError(f"{option}: not UTF-8 text (at character {error.start})") from error
+    return text
+
+
+def _read_text(path: Path, context: int) -> str:
+    """The text of a file, or of standard input for "-": UTF-8 whatever the locale, newlines as they are."""
+    name, largest = "standard input" if str(path) == "-" else str(path), limit_bytes(context)
+    try:
+        data = _read_bytes(path, largest)
     except OSError as error:
-        raise PromptError(f"{path}: cannot be read ({error.strerror})") from error
-    if text.startswith(_BYTE_ORDER_MARK):
-        logging.getLogger("estream").info("%s: the byte order mark at its beginning is not read", path)
-    return text.removeprefix(_BYTE_ORDER_MARK)
+        raise PromptError(f"{name}: cannot be read ({error.strerror})") from error
+    if data is None or len(data) > largest:
+        raise PromptError(
+            f"{name}: more than {format_bytes(largest)}, which the model's context of {context} tokens cannot hold"
+        )
+    start = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+    if start:
+        logger.warning("%s: begins with a byte order mark, which is left out", name)
+    try:
+        return data[start:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"{name}: not UTF-8 text ({error.reason} at byte {start + error.start})") from error
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_bytes(path: Path, largest: int) -> bytes | None:
+    """The content, of which one byte more than the largest says that it is too large. None for a file whose size says so."""
     if str(path) == "-":
         if sys.stdin is None:
-            raise PromptError("-: standard input is closed")
-        content = sys.stdin.buffer.read(_LARGEST_TEXT + 1)
-    else:
-        with open(path, "rb") as file:
-            content = file.read(_LARGEST_TEXT + 1)
-    if len(content) > _LARGEST_TEXT:
-        raise PromptError(f"{path}: more than {format_bytes(_LARGEST_TEXT)} of text, which is beyond any model's context")
-    return content
+            raise PromptError("standard input is closed, so there is no prompt to read from it")
+        return sys.stdin.buffer.read(largest + 1)
+    found = path.stat()
+    if stat.S_ISREG(found.st_mode) and found.st_size > largest:
+        return None
+    with open(path, "rb") as file:  # a pipe too, as the shell's <(...) makes them
+        return file.read(largest + 1)
 
 
-def _read_conversation(path: Path) -> Conversation:
+def _read_conversation(path: Path, context: int) -> Conversation:
     """Read a list of messages, or an object with ``messages`` and other variables of the template, such as ``tools``."""
     try:
-        data = parse(_read_text(path).encode())
-    except SchemaError as error:
-        raise PromptError(f"{path}: the messages are {error}") from error
+        data = json.loads(_read_text(path, context))
+    except ValueError as error:
+        raise PromptError(f"{path}: the messages are not valid JSON ({error})") from error
+    except RecursionError as error:
+        raise PromptError(f"{path}: the messages are nested too deeply") from error
     variables = {}
     if isinstance(data, dict):
         variables = {str(name): value for name, value in data.items() if name != "messages"}

@@ -1,8 +1,6 @@
 """Prints the errors of quantisation."""
 
-from rich.table import Table
-
-from estream.cli.output import out
+from estream.cli.output import print_table
 from estream.package.quantization_report import QuantizationReport
 
 
@@ -30,11 +28,9 @@ def largest_errors(report: QuantizationReport) -> dict[str, float]:
 
 def print_layers(report: QuantizationReport) -> None:
     """Print a table with one row per layer."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for name in ("layer", "attention", "experts", "outputs"):
-        table.add_column(name, justify="right")
-    table.add_column("experts that saw few tokens", overflow="fold")
+    scarce = "experts that saw few tokens"
+    rows = []
     for x in report.layers:
         outputs = "" if x.outputs is None else f"{x.outputs:.2%}"
-        table.add_row(str(x.layer), f"{x.attention:.2%}", f"{x.experts:.2%}", outputs, ", ".join(map(str, x.scarce)))
-    out.print(table)
+        rows.append((str(x.layer), f"{x.attention:.2%}", f"{x.experts:.2%}", outputs, ", ".join(map(str, x.scarce))))
+    print_table(("layer", "attention", "experts", "outputs", scarce), rows, text=scarce)

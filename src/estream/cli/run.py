@@ -6,17 +6,17 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
 
 from estream.api.model import Model
 from estream.api.result import SweepStats, TopToken
-from estream.cli.output import out, print_json, print_pairs
+from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, size_of
+from estream.cli.output import out, print_json, print_pairs, print_table
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
 from estream.devices.qnn.target import refuse_times
 from estream.engine.batch import Prompt
 from estream.engine.options import LoadOptions
 from estream.errors import PackageError, PromptError
-from estream.host.sizes import format_bytes, parse_bytes
+from estream.host.sizes import format_bytes
 from estream.package.package import open_package
 
 
@@ -37,28 +37,34 @@ def run_command(
         typer.Option("--messages", help="A JSON file with a list of messages (role, content), - for standard input."),
     ] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Read this many random token ids instead.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random ids.")] = 0,
-    memory: Annotated[str | None, typer.Option("--memory", help="Budget of the whole process, such as 1GiB.")] = None,
-    threads: Annotated[int | None, typer.Option("--threads", help="Compute threads.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=LARGEST_SEED, help="Seed of the random ids.")] = 0,
+    memory: Memory = None,
+    threads: Threads = None,
     device: Annotated[str, typer.Option("--device", help="cpu, or qnn for the NPU.")] = "cpu",
     soc: Annotated[str | None, typer.Option("--soc", help="The chip whose NPU is used, such as sm8750.")] = None,
-    activations: Annotated[str, typer.Option("--activations", help="int8 (fast) or float.")] = "int8",
-    top: Annotated[int, typer.Option("--top", min=1, help="How many next tokens to print.")] = 5,
+    activations: Activations = "int8",
+    top: Annotated[int, typer.Option("--top", min=1, max=MOST_TOP, help="How many next tokens to print.")] = 5,
     repeat: Annotated[
-        int, typer.Option("--repeat", min=1, help="Read the prompt again on the loaded model; the last counts.")
+        int,
+        typer.Option(
+            "--repeat", min=1, max=MOST_REPETITIONS, help="Read the prompt again on the loaded model; the last counts."
+        ),
     ] = 1,
     trace: Annotated[Path | None, typer.Option("--trace", help="Write a timeline here (Chrome trace, Perfetto).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
-    options = LoadOptions(None if memory is None else parse_bytes(memory), threads, device, activations, soc=soc)
+    options = LoadOptions(size_of("--memory", memory), threads, device, activations, soc=soc)
     options.check()
-    given = one_prompt(GivenPrompt(prompt, prompt_file, chat, messages, tokens))
+    asked = GivenPrompt(prompt, prompt_file, chat, messages, tokens)
+    asked.check()
     if trace:
         refuse_times("--trace", device)
     if trace and not trace.absolute().parent.is_dir():
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
-    with Model(open_package(path, device), options) as model:
+    package = open_package(path, device)
+    given = one_prompt(asked, package.manifest.config.context)
+    with Model(package, options) as model:
         read = _for_model(given, model, seed)
         for _ in range(repeat - 1):
             model.prefill(read)
@@ -88,13 +94,9 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
 
 
 def _print(best: list[TopToken], stats: SweepStats) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("next token")
-    table.add_column("id", justify="right")
-    table.add_column("probability", justify="right")
-    for token in best:
-        table.add_row(repr(token.token) if token.token is not None else "", str(token.id), f"{np.exp(token.logprob):.4f}")
-    out.print(table)
+    words = ["" if token.token is None else repr(token.token) for token in best]
+    chances = [(word, str(token.id), f"{np.exp(token.logprob):.4f}") for word, token in zip(words, best, strict=True)]
+    print_table(("next token", "id", "probability"), chances, left=("next token",))
     speed = stats.bytes_read / stats.read_s if stats.read_s else 0.0
     how = "direct I/O" if stats.direct_io else "buffered: this file system has no direct I/O"
     where = f"on {stats.config['threads']} threads ({stats.config['kernels']})"

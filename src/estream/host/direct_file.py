@@ -60,7 +60,7 @@ class DirectFile:
 
     def _put(self, data: np.ndarray) -> None:
         while data.size:
-            done = os.write(self._handle, data.data)
+            done = system.write_once(self._handle, data.data)
             # A direct write can only continue at an aligned offset.
             if done % _BLOCK:
                 os.lseek(self._handle, -(done % _BLOCK), os.SEEK_CUR)

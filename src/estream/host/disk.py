@@ -4,15 +4,17 @@ import os
 from pathlib import Path
 
 from estream.host import system
-from estream.host.limits import cgroup_folders
+from estream.host.limits import cgroup_folders, system_text, whole_number
+
+_BLOCK = Path("/sys/dev/block")
 
 
 def disk_of(path: Path) -> str:
     """Return the device number of the disk that holds ``path`` and, if the system has it, the disk's name."""
     device = os.stat(path).st_dev
     number = system.device_number(device)
-    link = Path("/sys/dev/block", number)
-    return f"{number} {link.resolve().name}" if link.exists() else number
+    link = _BLOCK / number
+    return f"{number} {link.resolve().name}" if _exists(link) else number
 
 
 def disk_limits(path: Path) -> dict[str, int]:
@@ -27,27 +29,30 @@ def disk_limits(path: Path) -> dict[str, int]:
     return found
 
 
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _whole_disk(number: str) -> str:
     """The number of the disk that a partition belongs to, since limits apply to whole disks; "" for other devices."""
-    folder = Path("/sys/dev/block", number).resolve()
-    parent = folder.parent / "dev"
-    return parent.read_text().strip() if (folder / "partition").exists() and parent.exists() else ""
+    folder = (_BLOCK / number).resolve()
+    return system_text(folder.parent / "dev").strip() if _exists(folder / "partition") else ""
 
 
 def _limits_of(folder: Path, numbers: set[str]) -> list[tuple[str, int]]:
+    """The limits of one control group. Rows and values that are no limits are passed over."""
     found = []
     for file, name in (("blkio.throttle.read_bps_device", "rbps"), ("blkio.throttle.read_iops_device", "riops")):
-        for number, value in _rows(folder / file):
-            if number in numbers:
-                found.append((name, int(value)))
-    for number, *values in _rows(folder / "io.max"):
-        pairs = [value.partition("=") for value in values]
-        found += [(name, int(value)) for name, _, value in pairs if number in numbers and name[0] == "r" and value.isdigit()]
-    return found
+        found += [(name, words[1]) for words in _rows(folder / file, numbers) if len(words) == 2]
+    for _, *words in _rows(folder / "io.max", numbers):
+        pairs = [word.partition("=") for word in words]
+        found += [(name, value) for name, _, value in pairs if name in ("rbps", "riops")]
+    return [(name, limit) for name, value in found if (limit := whole_number(value))]
 
 
-def _rows(file: Path) -> list[list[str]]:
-    try:
-        return [line.split() for line in file.read_text().splitlines() if line.strip()]
-    except OSError:
-        return []
+def _rows(file: Path, numbers: set[str]) -> list[list[str]]:
+    rows = [line.split() for line in system_text(file).splitlines()]
+    return [words for words in rows if words and words[0] in numbers]

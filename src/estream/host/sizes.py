@@ -9,6 +9,9 @@ from estream.errors import OptionError
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
+#: Sizes lie below it.
+LARGEST_SIZE = 1 << 50
+_MOST_DIGITS = 40
 
 _UNITS = {
     "": 1,
@@ -43,11 +46,18 @@ def parse_bytes(text: str | SupportsIndex) -> int:
     else:
         match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
         if not match or match[2].lower() not in _UNITS:
-            raise OptionError(f"'{text}' is not a size: write a number and a unit, such as 600MiB or 1.5GiB")
-        size = int(float(match[1]) * _UNITS[match[2].lower()])
-    if not 0 < size < 1 << 50:
-        raise OptionError(f"a size must be positive and below 1 PiB, not '{text}'")
+            raise OptionError(f"'{_clipped(text)}' is not a size: write a number and a unit, such as 600MiB or 1.5GiB")
+        # So many digits are out of range anyway, and a float could not hold them.
+        size = int(float(match[1]) * _UNITS[match[2].lower()]) if len(match[1]) <= _MOST_DIGITS else LARGEST_SIZE
+    if not 0 < size < LARGEST_SIZE:
+        # Python does not write numbers of thousands of digits.
+        found = _clipped(text) if isinstance(text, str) else f"{size}" if abs(size) < LARGEST_SIZE else "a number beyond that"
+        raise OptionError(f"a size must be positive and below 1 PiB, not '{found}'")
     return size
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _MOST_DIGITS else f"{text[:_MOST_DIGITS]}..."
 
 
 def format_bytes(size: float) -> str:

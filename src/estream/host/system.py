@@ -4,13 +4,19 @@ On Windows estream reads no limits of job objects, writes files through the cach
 running conversion by its process number alone (docs/windows.md).
 """
 
+import errno
+import functools
+import logging
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from estream import _native
+
+logger = logging.getLogger("estream")
 
 if sys.platform == "win32":
     import platform
@@ -29,6 +35,10 @@ if sys.platform == "win32":
         os.lseek(handle, offset, os.SEEK_SET)
         with open(handle, "rb", buffering=0, closefd=False) as file:
             return file.readinto(buffer) or 0
+
+    def write_once(handle: int, data: memoryview) -> int:
+        """Write once. Returns the number of bytes."""
+        return os.write(handle, data)
 
     def forget(handle: int, offset: int, size: int) -> None:
         """Do nothing: Windows counts cached pages of files as free memory."""
@@ -50,6 +60,16 @@ if sys.platform == "win32":
     def locking_limit() -> tuple[int | None, str]:
         """Return the bytes that this process may lock into memory, None for no limit, and the limit's origin."""
         return None, "Windows enlarges the working set by what is locked"
+
+    @contextmanager
+    def nameless_file(folder: Path) -> Iterator[tuple[int, Path]]:
+        """Create a file that is gone when the block ends. Yields its handle and a path that opens it."""
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".estream-") as file:
+            yield file.fileno(), Path(file.name)
+
+    def address_limit() -> int | None:
+        """Return None: Windows does not limit a process's addresses by itself."""
+        return None
 
     def processor_name() -> str:
         """Return the processor's model name, or the architecture if the system has no name."""
@@ -87,7 +107,34 @@ else:
 
     def read_at(handle: int, buffer: memoryview, offset: int) -> int:
         """Read once into ``buffer``. Returns the number of bytes, 0 at the end of the file."""
-        return os.preadv(handle, [buffer], offset)
+        try:
+            return os.preadv(handle, [buffer], offset)
+        except OSError as error:
+            if not _made_buffered(handle, error):
+                raise
+            return os.preadv(handle, [buffer], offset)
+
+    def write_once(handle: int, data: memoryview) -> int:
+        """Write once. Returns the number of bytes."""
+        try:
+            return os.write(handle, data)
+        except OSError as error:
+            if not _made_buffered(handle, error):
+                raise
+            return os.write(handle, data)
+
+    def _made_buffered(handle: int, error: OSError) -> bool:
+        """Leave direct I/O where a file system opens files for it and then refuses to read or write them. Says so once."""
+        flags = fcntl.fcntl(handle, fcntl.F_GETFL)
+        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP) or not flags & os.O_DIRECT:
+            return False
+        fcntl.fcntl(handle, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        _say_buffered()
+        return True
+
+    @functools.cache
+    def _say_buffered() -> None:
+        logger.info("this file system has no direct I/O, so files are read and written through the page cache")
 
     def forget(handle: int, offset: int, size: int) -> None:
         """Drop these bytes from the page cache."""
@@ -130,9 +177,25 @@ else:
         limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
         return None if limit == resource.RLIM_INFINITY else limit, "ulimit -l"
 
+    @contextmanager
+    def nameless_file(folder: Path) -> Iterator[tuple[int, Path]]:
+        """Create a file without a name, which is gone however this process ends. Yields its handle and a path that opens it."""
+        # With O_TMPFILE, or unlinked at once.
+        with tempfile.TemporaryFile(dir=folder, prefix=".estream-", buffering=0) as file:
+            yield file.fileno(), Path(f"/proc/self/fd/{file.fileno()}")
+
+    def address_limit() -> int | None:
+        """Return the bytes of addresses that this process may use, None for no limit."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return None if limit == resource.RLIM_INFINITY else limit
+
     def processor_name() -> str:
         """Return the processor's model name, or the architecture if the system has no name."""
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
+        try:
+            text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+        except OSError:
+            text = ""
+        for line in text.splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
         return os.uname().machine

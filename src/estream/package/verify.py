@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from estream import _native
+from estream.host import limits
 from estream.host.sizes import MiB
 from estream.package.manifest import Page
 from estream.package.package import Package
@@ -26,9 +27,16 @@ class VerifyReport:
 
 
 def verify(package: Package, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
-    """Read every page and every embedding row once; memory stays at about 64 MiB or the largest page."""
+    """Read every page and every embedding row once; memory stays at about 96 MiB or one and a half of the largest page.
+
+    Raises:
+        BudgetError: less is free than the largest page takes.
+
+    """
     manifest = package.manifest
-    window = max(_WINDOW, max(page.padded_bytes for page in manifest.tape))
+    least = max(manifest.embedding_record_bytes + 2 * _BLOCK, *(page.padded_bytes for page in manifest.tape))
+    # Rows of the embedding are copied out of half of the window.
+    window = 2 * limits.fitting(max(_WINDOW, least) * 3 // 2, least * 3 // 2, f"verifying {package.path}") // 3
     arena = _native.Arena(window)
     arena.populate(0, window)
     reader = package.open_reader(_LANES, _REQUEST, True)
@@ -78,7 +86,7 @@ def _verify_embedding(package: Package, reader: "_native.Reader", arena: "_nativ
     manifest = package.manifest
     record, row_bytes, rows = manifest.embedding_record_bytes, manifest.embedding_row_bytes, manifest.config.vocabulary
     # Reads begin on aligned offsets, so a window may begin and end inside records; it is advanced by whole ones.
-    rows_at_once = max(1, (window - 2 * _BLOCK) // record)
+    rows_at_once = max(1, (window // 2 - 2 * _BLOCK) // record)
     damaged: list[str] = []
     for first in range(0, rows, rows_at_once):
         numbers = np.arange(first, min(first + rows_at_once, rows), dtype=np.int64)

@@ -1,13 +1,48 @@
 """Reads a trace file and sums up its time by kind of work."""
 
-import json
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from estream.engine.timeline import COMPUTE, LANE, STALL
 from estream.errors import PackageError
+from estream.host.regular_file import read_regular
+from estream.host.sizes import MiB
+from estream.schema import Bytes, Count, NotNegative, Positive, SchemaError, from_plain, parse
+
+#: A sweep of a hundred layers with thousands of pages leaves some megabytes.
+LARGEST_TRACE = 256 * MiB
+#: Microseconds from the start: within it, milliseconds can be told apart.
+_Time = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class _Event(msgspec.Struct):
+    """An event of Chrome's format, as far as it is drawn."""
+
+    ph: str
+    tid: Annotated[int, Meta(ge=0, le=LANE + 64)] = 0
+    name: str = ""
+    ts: _Time = 0.0
+    dur: _Time = 0.0
+    args: dict[str, Any] = {}
+
+
+class _Stats(msgspec.Struct):
+    ttft_s: Positive
+    prompt_tokens: Count
+    bytes_read: Bytes
+    read_s: NotNegative
+    peak_rss_bytes: Bytes
+    budget_bytes: Bytes
+
+
+class _File(msgspec.Struct):
+    events: list[_Event] = msgspec.field(name="traceEvents")
+    estream: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -59,19 +94,17 @@ def read_trace(path: Path) -> Trace:
 
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
-        events, stats = data["traceEvents"], data["estream"]
-        spans = [
-            Span(e["tid"], e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6, str(e["args"].get("page", e["name"])))
-            for e in events
-            if e["ph"] == "X"
-        ]
-        {key: stats[key] for key in ("ttft_s", "prompt_tokens", "bytes_read", "read_s", "peak_rss_bytes", "budget_bytes")}
-        fill = sorted((e["ts"] / 1e6, int(e["args"]["bytes"])) for e in events if e["ph"] == "C")
+        file = from_plain(parse(read_regular(path, LARGEST_TRACE)), _File)
+        from_plain(file.estream, _Stats)
     except OSError as error:
         raise PackageError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise PackageError(f"{path}: not a trace of 'estream run --trace' ({type(error).__name__}: {error})") from error
-    if not spans:
+    except SchemaError as error:
+        raise PackageError(f"{path}: not a trace of 'estream run --trace' ({error})") from error
+    events = file.events
+    spans = [
+        Span(e.tid, e.name, e.ts / 1e6, (e.ts + e.dur) / 1e6, str(e.args.get("page", e.name))) for e in events if e.ph == "X"
+    ]
+    fill = sorted((e.ts / 1e6, e.args["bytes"]) for e in events if e.ph == "C" and isinstance(e.args.get("bytes"), int))
+    if not any(span.end > 0 for span in spans):
         raise PackageError(f"{path}: the trace is empty")
-    return Trace(spans, fill, stats)
+    return Trace(spans, fill, file.estream)
