@@ -161,7 +161,9 @@ CONTENT: dict[str, tuple[Callable[[dict], object], str]] = {
     "too few experts": (
         lambda t: t.update({GATE: t[GATE][:-1].copy()}), r"'blk.1.ffn_gate_exps.weight' is \(7, 96, 64\), expected 8 experts"
     ),
-    "a name that is a pattern": (lambda t: t.update({"x{e}{0}.weight": t[GATE].copy()}), r"'x\{e\}\{0\}.weight' is not part of"),
+    "a name that is a pattern": (
+        lambda t: t.update({"x{e}{0}.weight": t[GATE].copy()}), r"'x\{e\}\{0\}.weight' is not part of"
+    ),
     "queries that are not heads": (
         lambda t: t.update({"blk.0.attn_q.weight": t["blk.0.attn_q.weight"][:-1].copy()}),
         r"tensor 'blk.0.attn_q.weight' is \(63, 64\), expected rows for 4 heads",
