@@ -22,6 +22,7 @@ from estream.checkpoint.decoders import Mxfp4Tensor
 from estream.checkpoint.huggingface import HfCheckpoint
 from estream.checkpoint.int4 import AwqTensor, GptqTensor
 from estream.conversion.convert import ConvertOptions, convert
+from estream.errors import CheckpointError
 from estream.models.config import TensorRef
 from estream.package.package import Package
 
@@ -139,6 +140,37 @@ def test_fp8_of_fused_experts(tmp_path: Path):
     assert data(convert(tmp_path / "packed", tmp_path / "a.estream")) == data(
         convert(tmp_path / "plain", tmp_path / "b.estream")
     )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 1, 1), (3, 10), (3, 10, 1)], ids=str)
+def test_fp8_of_fused_experts_without_blocks(shape: tuple[int, ...], tmp_path: Path):
+    """One scale for the tensor, for each expert, or for each row of each expert."""
+    codes, scales = torch.randn(3, 10, 64).to(torch.float8_e4m3fn), torch.rand(shape) + 0.5
+    tensor = _checkpoint(tmp_path / "source", {"x": codes, "x_scale": scales}, {"quant_method": "fp8"}).tensors["x"]
+    wide = scales if scales.ndim in (0, 3) else scales[..., None] if scales.ndim == 2 else scales[None, None]
+    expected = (codes.float() * wide).reshape(30, 64).numpy()
+    for first, count in ((0, 30), (7, 5), (20, 10)):
+        np.testing.assert_array_equal(tensor.read_rows(first, count), expected[first : first + count])
+
+
+@pytest.mark.parametrize("shape", [(10,), (10, 1), (3,), (30,)], ids=str)
+def test_fp8_scales_that_do_not_say_which_expert_are_refused(shape: tuple[int, ...], tmp_path: Path):
+    codes = torch.randn(3, 10, 64).to(torch.float8_e4m3fn)
+    with pytest.raises(CheckpointError, match=r"'x_scale' is .*, expected \(\) or \(1,\) or \(3, 1, 1\) or \(3, 10\)"):
+        _checkpoint(tmp_path / "source", {"x": codes, "x_scale": torch.ones(shape)}, {"quant_method": "fp8"})
+
+
+def test_an_index_may_name_a_file_in_a_folder_below(tmp_path: Path):
+    make_olmoe(tmp_path / "source", ODD)
+    expected = data(convert(tmp_path / "source", tmp_path / "a.estream"))
+    (tmp_path / "source/w").mkdir()
+    names = list(layouts.load(tmp_path / "source"))
+    (tmp_path / "source/model.safetensors").rename(tmp_path / "source/w/model.safetensors")
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "w/model.safetensors")}
+    (tmp_path / "source/model.safetensors.index.json").write_text(json.dumps(index))
+    package = convert(tmp_path / "source", tmp_path / "b.estream")
+    assert data(package) == expected
+    assert set(package.manifest.source["files"]) == {"config.json", "w/model.safetensors"}
 
 
 def _checkpoint(folder: Path, tensors: layouts.Tensors, method: dict) -> HfCheckpoint:

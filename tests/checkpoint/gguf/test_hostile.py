@@ -1,5 +1,6 @@
 """Damaged and hostile GGUF files: each is refused by the name of what is wrong, before anything large is read."""
 
+import os
 import shutil
 import struct
 import tracemalloc
@@ -56,6 +57,10 @@ FILES: dict[str, tuple[bytes, str]] = {
     "a string without end": (
         gguf_file([text("general.name") + struct.pack("<IQ", STRING, HUGE)]),
         f"key 'general.name' needs {HUGE} bytes",
+    ),
+    "a token of two megabytes": (
+        gguf_file([key("t", ARRAY, struct.pack("<IQ", STRING, 1) + text("x" * (2 << 20)))]),
+        "key 't' has a string of 2097152 bytes, at most 4096 are allowed",
     ),
     "a name without end": (gguf_file([struct.pack("<Q", HUGE) + bytes(16)]), f"key 0 has a name of {HUGE} bytes"),
     "an array without end": (
@@ -162,8 +167,7 @@ CONTENT: dict[str, tuple[Callable[[dict], object], str]] = {
         lambda t: t.update({GATE: t[GATE][:-1].copy()}), r"'blk.1.ffn_gate_exps.weight' is \(7, 96, 64\), expected 8 experts"
     ),
     "a name that is a pattern": (
-        lambda t: t.update({"x{e}{0}.weight": t[GATE].copy()}),
-        r"'x\{e\}\{0\}.weight' is not part of",
+        lambda t: t.update({"x{e}{0}.weight": t[GATE].copy()}), r"'x\{e\}\{0\}.weight' is not part of"
     ),
     "queries that are not heads": (
         lambda t: t.update({"blk.0.attn_q.weight": t["blk.0.attn_q.weight"][:-1].copy()}),
@@ -236,3 +240,19 @@ def test_parts_that_are_missing_or_swapped_are_named(model: GgufModel, tmp_path:
     shutil.copy(parts[0], single)
     with pytest.raises(CheckpointError, match=f"single.gguf: says that it is part 1 of {len(parts)}, expected part 1 of 1"):
         convert(single, tmp_path / "out.estream")
+
+
+@pytest.mark.parametrize("name", ["split.no", "split.count", "split.tensors.count"])
+@pytest.mark.parametrize(
+    "value", [(STRING, text("1")), (ARRAY, struct.pack("<IQII", U32, 2, 1, 2)), (F32, struct.pack("<f", 1))]
+)
+def test_parts_that_are_not_counted_in_whole_numbers_are_refused(name: str, value: tuple[int, bytes], tmp_path: Path):
+    (tmp_path / "x.gguf").write_bytes(gguf_file([NAME, key(name, *value)]))
+    with pytest.raises(CheckpointError, match=f"'{name}' must be a whole number"):
+        convert(tmp_path / "x.gguf", tmp_path / "out.estream")
+
+
+def test_a_part_that_is_a_pipe_is_refused(tmp_path: Path):
+    os.mkfifo(tmp_path / "x.gguf")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        convert(tmp_path, tmp_path / "out.estream")
