@@ -1,5 +1,6 @@
 """Prompts and positions that are refused."""
 
+import numpy as np
 import pytest
 
 import estream
@@ -17,6 +18,8 @@ def test_bad_prompts_are_refused_at_the_door(tiny_package):
             ([0.5], "whole-number"),
             ("text", "without a tokenizer"),
             ([[1], [2, 3]], "flat sequence"),
+            ([True, False], "whole-number"),
+            ([10**400], "whole-number"),
         ):
             with pytest.raises(PromptError, match=message):
                 model.prefill(prompt)
@@ -30,6 +33,9 @@ def test_bad_prompts_are_refused_at_the_door(tiny_package):
             model.prefill_batch("hello")
         with pytest.raises(PromptError, match="positions of the prompt must be whole numbers"):
             model.prefill([1, 2], positions=[0.5])
+        for flags in ([True, False], np.array([True, False])):
+            with pytest.raises(PromptError, match="positions of the prompt must be whole numbers"):
+                model.prefill([1, 2], positions=flags)
         with pytest.raises(PromptError, match="position 7 is outside prompt 1 of 1 tokens"):
             model.prefill_batch([[1], [2]], [[0], [7]])
         with pytest.raises(OptionError, match="count of at least 1"):

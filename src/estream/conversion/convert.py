@@ -29,6 +29,7 @@ from estream.quantization.packing import PagePacker
 from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
 from estream.quantization.text import calibration_windows
 from estream.quantization.weights import PageWeights
+from estream.text.check_tokenizer import check_tokenizer
 
 DEFAULT_BITS = 4
 #: Chosen by measured quality (docs/experiments.md).
@@ -102,6 +103,8 @@ def convert(
     config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
     tensors = family.tensors(config, frozenset(checkpoint.tensors))
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
+    for name, content in checkpoint.extras():
+        check_tokenizer({name: content}, f"{source}: {name}")
     destination = Path(destination)
     npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
     group = NPU_GROUP if npu else options.group or preferred_group(checkpoint, tensors, options.bits, DEFAULT_GROUP)

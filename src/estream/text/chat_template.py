@@ -1,7 +1,7 @@
 """Renders conversations to text with the chat template of a checkpoint.
 
 Templates are written for transformers, so its conventions apply: whitespace control, functions, and fields of a message with
-two names. Templates are programs from the network, so they run in a sandbox with bounds (docs/security.md): in this process
+two names. Templates are programs from the network, so they run in a sandbox with bounds (docs/design.md): in this process
 where everything that they use is known to be bounded, else in a child process under the system's limits.
 """
 

@@ -33,7 +33,7 @@ def _allow(size: int) -> None:
     del size
 
 
-#: What the tokenizer takes for each byte of a text that it must see whole (docs/security.md).
+#: What the tokenizer takes for each byte of a text that it must see whole (docs/design.md).
 BYTES_PER_BYTE = 400
 
 
