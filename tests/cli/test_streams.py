@@ -15,8 +15,6 @@ from estream.package.package import Package
 def test_a_closed_stream_takes_nothing_and_disturbs_nothing(closed: str, demo_package: Package, tmp_path: Path):
     for arguments, status in (
         (("run", demo_package.path, "--tokens", "3"), 0),
-        (("inspect", demo_package.path, "--json"), 0),
-        (("--version",), 0),
         (("run", tmp_path / "nowhere", "--tokens", "3"), 1),
         (("run",), 2),
     ):
@@ -49,7 +47,6 @@ def test_a_path_that_is_not_utf8_works_everywhere(demo_package: Package, tmp_pat
         ("inspect", folder),
         ("verify", folder),
         ("plan", folder, "--memory", "300MiB"),
-        ("tune", folder),
         ("doctor", "--folder", folder),
     ):
         for more in ((), ("--json",)):

@@ -12,7 +12,7 @@ import typer
 
 from estream.api.model import Model
 from estream.api.result import Prefill
-from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, size_of
+from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, memory_of
 from estream.cli.output import err, print_json, say
 from estream.cli.prompt import random_ids
 from estream.devices.qnn.target import refuse_times
@@ -68,7 +68,7 @@ def bench_command(
 ) -> None:
     """Time different prompts of random tokens on a loaded model, after one warm-up prompt of each length."""
     refuse_times("bench", device)
-    options = LoadOptions(size_of("--memory", memory), threads, device, activations)
+    options = LoadOptions(memory_of(memory), threads, device, activations)
     options.check()
     lengths = lengths_of("--prompt-tokens", prompts)
     package = open_package(path, device)

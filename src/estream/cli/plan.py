@@ -7,7 +7,7 @@ import typer
 
 from estream.api.plan import Plan, Planner, PromptEstimate, planner, sweep_budgets, tune
 from estream.cli.inspect import Json, PackagePath
-from estream.cli.options import MOST_LANES, Activations, Memory, Threads, lengths_of, size_of
+from estream.cli.options import MOST_LANES, Activations, Memory, Threads, lengths_of, memory_of, size_of
 from estream.cli.output import err, out, print_json, print_pairs, print_table, say
 from estream.configurator import store
 from estream.configurator.profile import Profile
@@ -47,7 +47,7 @@ def plan_command(
 ) -> None:
     """Predict what would run within a budget, how long it takes, what limits it, and why; loads nothing."""
     options = LoadOptions(
-        size_of("--memory", memory),
+        memory_of(memory),
         threads,
         activations=activations,
         lanes=lanes,
@@ -78,7 +78,7 @@ def tune_command(
     as_json: Json = False,
 ) -> None:
     """Measure this machine for a package once, and keep the result for loading, running and planning."""
-    budget = size_of("--memory", memory)
+    budget = memory_of(memory)
     with err.status(f"measuring this machine for {path}"):
         profile, now = tune(path, budget, threads, activations, force)
     if as_json:

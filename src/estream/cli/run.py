@@ -9,7 +9,7 @@ import typer
 
 from estream.api.model import Model
 from estream.api.result import SweepStats, TopToken
-from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, size_of
+from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, memory_of
 from estream.cli.output import out, print_json, print_pairs, print_table
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
 from estream.devices.qnn.target import refuse_times
@@ -54,7 +54,7 @@ def run_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Read a prompt and print the likeliest next tokens, TTFT, peak memory, stall and bytes read."""
-    options = LoadOptions(size_of("--memory", memory), threads, device, activations, soc=soc)
+    options = LoadOptions(memory_of(memory), threads, device, activations, soc=soc)
     options.check()
     asked = GivenPrompt(prompt, prompt_file, chat, messages, tokens)
     asked.check()
