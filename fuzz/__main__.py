@@ -52,12 +52,22 @@ def _one_process(row: Row, seconds: float, seed: int, guided: bool) -> None:
         current = folder / "current"
         if process.returncode and current.exists():
             kind = "hang" if "Timeout (" in tail else "death"
-            place = next((line.strip() for line in tail.splitlines() if "/estream/" in line and "File " in line), tail[-200:])
+            place = _place(tail)
             found = Finding(kind, place, f"{kind} (exit {process.returncode}): {place[:200]}", tail)
             row.findings[found.message] = str(keep(load_target(row.target), current.read_bytes(), found))
         elif process.returncode:
             row.findings[f"the worker failed: {tail[-500:]}"] = "-"
             time.sleep(1)
+
+
+def _place(errors: str) -> str:
+    """The innermost line of Python, as faulthandler says it, in estream or else in a target."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip().startswith('File "')]
+    for part in ("src/estream/", "site-packages/estream/", "fuzz/targets/"):
+        for line in lines:
+            if part in line:
+                return line[line.index(part) + len(part) :]
+    return errors[-200:]
 
 
 def _hear(row: Row, line: str) -> None:

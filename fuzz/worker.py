@@ -4,6 +4,7 @@ Prints a line of JSON for each new finding and one at the end.
 """
 
 import argparse
+import faulthandler
 import json
 import sys
 import tempfile
@@ -75,16 +76,20 @@ def search_with_coverage(session: Session, seconds: float, seed: int, found: Pat
 
     found.mkdir(parents=True, exist_ok=True)
     arguments = [sys.argv[0], str(found), str(session.target.corpus), f"-max_total_time={int(seconds)}", f"-seed={seed}"]
+    # Signals are left to faulthandler, which knows the lines of Python.
+    signals = [f"-handle_{name}=0" for name in ("segv", "bus", "abrt", "ill", "fpe")]
     limits = [f"-max_len={LONGEST_INPUT}", "-timeout=60", "-rss_limit_mb=2048", f"-artifact_prefix={found.parent}/"]
-    atheris.Setup([*arguments, *limits, "-print_final_stats=1"], one, custom_mutator=change)
+    atheris.Setup([*arguments, *signals, *limits, "-print_final_stats=1"], one, custom_mutator=change)
     atheris.Fuzz()
 
 
 def main() -> None:
+    faulthandler.enable()
     parser = argparse.ArgumentParser(prog="python -m fuzz.worker")
     parser.add_argument("target")
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mended", action="store_true", help="do not search where fuzz/open.txt has TARGET/*")
     parser.add_argument("--atheris", action="store_true", help="guided by coverage")
     parser.add_argument("--found", type=Path, help="where inputs that reach new code are kept")
     parser.add_argument("--folder", type=Path, help="where inputs are run")
@@ -106,7 +111,8 @@ def main() -> None:
         inputs = replay(session)
         if options.atheris:
             search_with_coverage(session, options.seconds, options.seed, options.found)
-        search(session, inputs, options.seconds, options.seed)
+        if not (options.mended and f"{target.name}/*" in open_inputs()):
+            search(session, inputs, options.seconds, options.seed)
         say({"inputs": session.count})
 
 
