@@ -90,18 +90,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mended", action="store_true", help="do not search where fuzz/open.txt has TARGET/*")
-    parser.add_argument("--atheris", action="store_true", help="guided by coverage")
+    parser.add_argument("--atheris", action="store_true", help="guided by coverage; begin with fuzz.guided")
     parser.add_argument("--found", type=Path, help="where inputs that reach new code are kept")
     parser.add_argument("--folder", type=Path, help="where inputs are run")
     parser.add_argument("--input", type=Path, action="append", help="run these alone")
     options = parser.parse_args()
-    if options.atheris:
-        import atheris
-
-        with atheris.instrument_imports(include=["estream"]):
-            target = load_target(options.target)
-    else:
-        target = load_target(options.target)
+    target = load_target(options.target)
     with tempfile.TemporaryDirectory() as folder:
         session = Session(target, options.folder or Path(folder))
         if options.input:

@@ -1,6 +1,10 @@
-// The device's operations on any shape that the bindings let through, with rows and positions at their bounds, in arrays of just
-// the right size.
+// The device's operations on any shape that the bindings let through, with rows and positions at their bounds, in arrays of
+// just the right size.
 #include <cstdlib>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
 
 #include "core/cpu_device.h"
 #include "native/provider.h"
@@ -74,7 +78,8 @@ void route(Choices& c, CpuDevice&) {
   const int groups = c.of({1, 1, 2, 4}), experts = groups * c.within(1, 40), top_groups = c.within(1, groups);
   Routing routing{experts, c.within(1, experts / groups * top_groups), c.of({Scoring::softmax, Scoring::sigmoid})};
   routing.groups = groups, routing.top_groups = top_groups, routing.normalise = c.flag();
-  if (groups == 1 && experts > 1 && c.byte() % 4 == 0) routing.scoring = Scoring::sparsemixer, routing.top_k = 2, routing.jitter = 0.01f;
+  if (groups == 1 && experts > 1 && c.byte() % 4 == 0)
+    routing.scoring = Scoring::sparsemixer, routing.top_k = 2, routing.jitter = 0.01f;
   const int rows = c.within(0, 40), columns = experts + c.within(0, 17);
   std::vector<float> logits = c.floats(static_cast<size_t>(rows) * columns), bias = c.floats(experts);
   std::vector<int32_t> ids(static_cast<size_t>(rows) * routing.top_k), tokens(ids.size());
@@ -88,7 +93,8 @@ void route(Choices& c, CpuDevice&) {
 }
 
 void attention(Choices& c, CpuDevice& device) {
-  const int kv_heads = c.within(1, 3), heads = kv_heads * c.within(1, 3), dim = 16 * c.within(1, 6), value_dim = 16 * c.within(1, 5);
+  const int kv_heads = c.within(1, 3), heads = kv_heads * c.within(1, 3), dim = 16 * c.within(1, 6),
+            value_dim = 16 * c.within(1, 5);
   const int rows = c.within(1, 90), before = c.within(0, 70), capacity = round_up(rows + before, kKeyRun);
   const AttentionShape shape{heads, kv_heads, dim, value_dim, 0.1f, c.flag() ? c.within(1, 80) : 0};
   const size_t bytes = static_cast<size_t>(kv_heads) * capacity * device.kv_element_bytes();
@@ -110,7 +116,8 @@ void linear(Choices& c, CpuDevice& device) {
   const int key_heads = c.within(1, 3), value_heads = key_heads * c.within(1, 2), key_dim = c.within(1, 70);
   const int value_dim = 16 * c.within(1, 4), rows = c.within(0, 60), kernel = c.within(1, 5);
   const int mixed_columns = 2 * key_heads * key_dim + value_heads * value_dim, columns = value_heads * value_dim;
-  std::vector<float> x = c.floats(static_cast<size_t>(rows + kernel - 1) * mixed_columns), y(static_cast<size_t>(rows) * mixed_columns);
+  std::vector<float> x = c.floats(static_cast<size_t>(rows + kernel - 1) * mixed_columns),
+                     y(static_cast<size_t>(rows) * mixed_columns);
   std::vector<float> weight = c.floats(static_cast<size_t>(kernel) * mixed_columns), rates = c.floats(rows * 2 * value_heads);
   std::vector<float> log_rates = c.floats(value_heads), bias = c.floats(value_heads), out(static_cast<size_t>(rows) * columns);
   std::vector<float> state(static_cast<size_t>(columns) * key_dim);
@@ -134,6 +141,23 @@ void rotate(Choices& c, CpuDevice& device) {
                 {cosine.data(), sine.data(), dims});
 }
 
+// One of each kind is kept: making one takes longer than any operation.
+CpuDevice& some_device(Choices& c) {
+  static std::map<std::tuple<std::string, int, bool>, std::unique_ptr<CpuDevice>> devices;
+  const char* const* names = available_kernels();
+  int count = 0;
+  while (names[count]) count++;
+  const char* name = names[c.byte() % count];
+  const int threads = c.within(1, 2);
+  const bool exact = c.flag();
+  std::unique_ptr<CpuDevice>& device = devices[{name, threads, exact}];
+  if (!device) {
+    setenv("ESTREAM_KERNELS", name, 1);
+    device = std::make_unique<CpuDevice>(threads, exact);
+  }
+  return *device;
+}
+
 }  // namespace
 
 }  // namespace estream::fuzz
@@ -141,11 +165,7 @@ void rotate(Choices& c, CpuDevice& device) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace estream;
   fuzz::Choices c(data, size);
-  const char* const* names = available_kernels();
-  int count = 0;
-  while (names[count]) count++;
-  setenv("ESTREAM_KERNELS", names[c.byte() % count], 1);
-  CpuDevice device(c.within(1, 2), c.flag());
+  CpuDevice& device = fuzz::some_device(c);
   using Operation = void (*)(fuzz::Choices&, CpuDevice&);
   constexpr Operation operations[] = {fuzz::norm,      fuzz::matmul, fuzz::expert, fuzz::route,
                                       fuzz::attention, fuzz::linear, fuzz::rotate};

@@ -27,7 +27,8 @@ void pack(Choices& c, ThreadPool& pool, PackedMatrix m) {
   const WeightType type = c.of({WeightType::float32, WeightType::float16, WeightType::bfloat16});
   const size_t item = type == WeightType::float32 ? 4 : 2;
   const int columns = c.within(1, m.inputs), rows = c.within(0, 70);
-  const std::vector<uint8_t> bytes = c.flag() ? c.bytes(rows * columns * item) : std::vector<uint8_t>(rows * columns * item, c.byte());
+  const std::vector<uint8_t> bytes =
+      c.flag() ? c.bytes(rows * columns * item) : std::vector<uint8_t>(rows * columns * item, c.byte());
   WeightRows source{type, columns, {}};
   for (int r = 0; r < rows; r++) source.rows.push_back(bytes.data() + r * columns * item);
   const std::vector<int32_t> order = some_order(c, m.outputs, rows);
