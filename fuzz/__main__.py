@@ -56,8 +56,8 @@ def _one_process(row: Row, seconds: float, seed: int, guided: bool) -> None:
                 _hear(row, line)
             process.wait()
         tail = errors.read_text("utf-8", "replace")[-6000:]
-        if (at := tail.rfind("stat::number_of_executed_units:")) >= 0:
-            row.inputs += int(tail[at:].split()[1])
+        count = folder / "count"
+        row.inputs += int(count.read_text() or 0) if count.exists() else 0
         current = folder / "current"
         if process.returncode and current.exists():
             kind = "hang" if "Timeout (" in tail else "death"
@@ -87,7 +87,6 @@ def _hear(row: Row, line: str) -> None:
     if "finding" in said:
         row.findings[said["finding"]] = said["kept"]
         print(f"{row.target}: {said['finding'][:200]}", flush=True)
-    row.inputs += said.get("inputs", 0)
 
 
 def _fuzz(name: str, seconds: float, seed: int, guided: bool) -> Row:

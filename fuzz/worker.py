@@ -23,10 +23,12 @@ class Session:
         self.target = target
         self.count = 0
         self._runner = Runner(target, folder)
+        self._counted = folder / "count"
         self._seen: set[str] = set()
 
     def check(self, data: bytes, source: str) -> Finding | None:
         self.count += 1
+        self._counted.write_text(str(self.count))
         found = self._runner.check(data)
         if found is not None:
             kept = keep(self.target, data, found)

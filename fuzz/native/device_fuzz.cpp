@@ -114,7 +114,7 @@ void attention(Choices& c, CpuDevice& device) {
 
 void linear(Choices& c, CpuDevice& device) {
   const int key_heads = c.within(1, 3), value_heads = key_heads * c.within(1, 2), key_dim = c.within(1, 70);
-  const int value_dim = 16 * c.within(1, 4), rows = c.within(0, 60), kernel = c.within(1, 5);
+  const int value_dim = 16 * c.within(1, 4), rows = c.within(1, 60), kernel = c.within(1, 5);
   const int mixed_columns = 2 * key_heads * key_dim + value_heads * value_dim, columns = value_heads * value_dim;
   std::vector<float> x = c.floats(static_cast<size_t>(rows + kernel - 1) * mixed_columns),
                      y(static_cast<size_t>(rows) * mixed_columns);
