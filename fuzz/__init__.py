@@ -1,0 +1,1 @@
+"""Fuzzers of what estream takes from strangers: packages, checkpoints, tokenizers, templates, messages (CONTRIBUTING.md)."""
