@@ -76,6 +76,8 @@ class Guard:
         if not isinstance(path, str | bytes | os.PathLike):
             return  # an open file
         place = os.path.abspath(os.fsdecode(path))
+        if place == os.devnull:
+            return  # where a child process has its standard error
         if os.path.basename(place).startswith("<"):
             return  # Python looks for the line of a syntax error in "<template>"
         if _below(place, self._folder) or (not writes and any(_below(place, root) for root in _READABLE)):

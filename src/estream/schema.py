@@ -106,6 +106,8 @@ def from_plain(data: Any, kind: type[T], hook: Hook | None = None) -> T:
         return msgspec.convert(data, kind, str_keys=True, dec_hook=hook)
     except msgspec.ValidationError as error:
         raise SchemaError(_explain(str(error), data, kind, hook)) from error
+    except UnicodeEncodeError as error:
+        raise SchemaError("it holds text that is not valid Unicode") from error
     except RecursionError as error:
         raise SchemaError("nested too deeply to be read") from error
 

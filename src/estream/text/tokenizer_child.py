@@ -32,9 +32,10 @@ def main() -> None:
     package = ModuleType("estream")
     package.__path__ = [folder]
     sys.modules["estream"] = package
+    from estream.text.child_limits import limit_process
     from estream.text.open_tokenizer import opened
 
-    _limit(len(content))
+    limit_process(MEMORY + 40 * len(content), SECONDS + len(content) // (2 << 20), FILES)
     try:
         tokenizer, _ = opened(content)
         for text in TEXTS:
@@ -45,23 +46,6 @@ def main() -> None:
     except BaseException as error:  # a panic of the library is no Exception
         print(" ".join(str(error).split())[:300] or type(error).__name__)
     sys.stdout.flush()
-
-
-def _limit(size: int) -> None:
-    try:
-        import resource
-    except ImportError:  # Windows: the parent's clock is the only limit
-        return
-    for kind, most in (
-        (resource.RLIMIT_AS, MEMORY + 40 * size),
-        (resource.RLIMIT_CPU, SECONDS + size // (2 << 20)),
-        (resource.RLIMIT_NOFILE, FILES),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        allowed = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (allowed, allowed))
 
 
 if __name__ == "__main__":
