@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -91,10 +92,8 @@ class Runner:
         faulthandler.dump_traceback_later(SECONDS + 2, exit=True)
         found, begin = None, time.monotonic()
         try:
-            with self._guard.armed():
+            with self._guard.armed(), suppress(EstreamError):
                 self._run(data)
-        except EstreamError:
-            pass
         except KeyboardInterrupt:
             raise
         except FoundError as error:

@@ -160,19 +160,6 @@ def test_fp8_scales_that_do_not_say_which_expert_are_refused(shape: tuple[int, .
         _checkpoint(tmp_path / "source", {"x": codes, "x_scale": torch.ones(shape)}, {"quant_method": "fp8"})
 
 
-def test_an_index_may_name_a_file_in_a_folder_below(tmp_path: Path):
-    make_olmoe(tmp_path / "source", ODD)
-    expected = data(convert(tmp_path / "source", tmp_path / "a.estream"))
-    (tmp_path / "source/w").mkdir()
-    names = list(layouts.load(tmp_path / "source"))
-    (tmp_path / "source/model.safetensors").rename(tmp_path / "source/w/model.safetensors")
-    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "w/model.safetensors")}
-    (tmp_path / "source/model.safetensors.index.json").write_text(json.dumps(index))
-    package = convert(tmp_path / "source", tmp_path / "b.estream")
-    assert data(package) == expected
-    assert set(package.manifest.source["files"]) == {"config.json", "w/model.safetensors"}
-
-
 def _checkpoint(folder: Path, tensors: layouts.Tensors, method: dict) -> HfCheckpoint:
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors")
