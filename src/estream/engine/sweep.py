@@ -93,11 +93,11 @@ class Sweep:
             self._pager.begin(plan, arena_address)
             residual = activations.residual[: batch.tokens]
             embedding.finish(residual)
-            self._look = partial(look, residual) if look else None
-            if look:
-                look(residual, "the embedding")
+            look_at = partial(look, residual) if look else None
+            if look_at:
+                look_at("the embedding")
             self._device.begin_sweep(batch, activations)
-            self._run_layers()
+            self._run_layers(look_at)
             self._run_head()
             prefetch = self._pager.prefetch_stats
             self._pager.end()
@@ -107,7 +107,7 @@ class Sweep:
         spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
         return SweepResult(activations.logits, *spent, self._pager.unused_bytes, prefetch)
 
-    def _run_layers(self) -> None:
+    def _run_layers(self, look_at: Callable[[str], None] | None) -> None:
         # A router that named experts to prefetch stays in the arena until its own layer routes.
         held, routers = ExitStack(), dict[int, int]()
         for index, layer in enumerate(self._layers):
@@ -133,8 +133,8 @@ class Sweep:
                     self._device.mlp(page.spec, address)
             self._run_experts([page for page in layer.experts if page.spec.expert in used])
             self._device.end_experts()
-            if self._look and index + 1 < len(self._layers):
-                self._look(f"layer {index}")
+            if look_at and index + 1 < len(self._layers):
+                look_at(f"layer {index}")
             if self._reads.timeline:
                 self._reads.timeline.span(LAYER, f"layer {index}", begin, self._reads.clock())
 
