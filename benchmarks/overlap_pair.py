@@ -2,7 +2,7 @@
 
     python benchmarks/overlap_pair.py PKG --old PYTHON --new PYTHON --tokens 16,256 --rounds 7
 
-OLD and NEW are the interpreters of two virtual environments with one build each. Every run loads the package twice: within 1 GiB,
+OLD and NEW are the interpreters of two virtual environments with one build each. Every run loads the package twice: in 1 GiB,
 where one prompt of each length is streamed, and with everything in memory, where each is read again. Both builds get the same
 lanes and request size, and nothing is measured beforehand. Prints new / old: the median of the pairwise ratios, and of each.
 """

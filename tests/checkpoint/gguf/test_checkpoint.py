@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import estream
 from estream.checkpoint.gguf.types import TYPES
-from estream.cli.main import app
+from estream.cli.app import app
 from estream.conversion.convert import ConvertOptions, convert
 from estream.errors import CheckpointError
 from estream.package.package import Package

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 pytest.importorskip("onnxruntime_qnn")
 
 from estream.api.model import Model
-from estream.cli.main import app
+from estream.cli.app import app
 from estream.devices.qnn import target
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
