@@ -50,6 +50,7 @@ def test_a_calibration_text_halves_the_cost_of_four_bits(
     assert found.perplexity <= most_perplexity * reference.perplexity
 
 
+@pytest.mark.slow
 def test_at_fewer_bits_it_is_closer_than_q4_k_m(tmp_path: Path, texts: Texts, reference: Scores, record_property):
     model = OlmoeForCausalLM.from_pretrained(DEMO, dtype=torch.float32).eval()
     bits = weights = 0.0
