@@ -15,11 +15,11 @@ from estream import _native
 from estream.api.result import Prefill, SweepStats, TopToken
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
-from estream.devices.opening import arrays_planner, open_device
+from estream.devices.opening import open_within_memory
 from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.finite import is_finite, refuse
-from estream.engine.memory import ModelMemory, divide_arena
+from estream.engine.memory import divide_arena
 from estream.engine.options import LoadOptions
 from estream.engine.pager import Pager
 from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
@@ -57,9 +57,7 @@ class Model:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._closed = False
-        self._device = open_device(package, options)
-        planner = arrays_planner(manifest, options.float_activations, self._device.kv_element_bytes)
-        self._memory = ModelMemory(manifest, limits.budget_of(options.memory), limits.resident_bytes(), planner)
+        self._device, self._memory = open_within_memory(package, options)
         self._memory.check(BatchShape.of_prompt(1))
         chosen = configure(package, self._device, options, self._memory)
         self._estimates = SweepEstimates(chosen)

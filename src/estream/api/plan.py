@@ -11,14 +11,12 @@ from estream.configurator.profile import Profile, read_profile
 from estream.configurator.prompt_lengths import reported_tokens, searched_shapes
 from estream.configurator.search import SearchResult, choose
 from estream.configurator.simulate import Simulator, SweepEstimate
-from estream.devices.opening import arrays_planner, open_device
+from estream.devices.opening import arrays_planner, open_within_memory
 from estream.engine.activations import ArraysPlanner
 from estream.engine.batch import BatchShape
-from estream.engine.device import LoadedDevice
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError, OptionError
-from estream.host import limits
 from estream.host.sizes import parse_bytes
 from estream.package.package import Package, open_package
 
@@ -173,17 +171,10 @@ def planner(
             raise OptionError(f"{device_profile}: has no 'memory_bytes', so a memory budget must be given")
         arrays = arrays_planner(package.manifest, options.float_activations, _KV_ELEMENT_BYTES)
         return Planner(package, profile, options, arrays, profile.process_bytes, profile.memory_bytes or 0)
-    device, memory = _on_this_machine(package, options)
+    device, memory = open_within_memory(package, options)
     memory.check(BatchShape.of_prompt(1))
     profile, _ = profile_for(package, device, options, memory)
     return Planner(package, profile, options, memory.plan_arrays, memory.process_bytes, memory.budget_bytes)
-
-
-def _on_this_machine(package: Package, options: LoadOptions) -> tuple[LoadedDevice, ModelMemory]:
-    """The device, and the model within what this machine grants."""
-    device = open_device(package, options)
-    arrays = arrays_planner(package.manifest, options.float_activations, device.kv_element_bytes)
-    return device, ModelMemory(package.manifest, limits.budget_of(options.memory), limits.resident_bytes(), arrays)
 
 
 def plan(
@@ -248,7 +239,7 @@ def tune(
     options = LoadOptions(None if memory is None else parse_bytes(memory), threads, activations=activations)
     options.check()
     package = open_package(path, options.device)
-    device, within = _on_this_machine(package, options)
+    device, within = open_within_memory(package, options)
     return profile_for(package, device, options, within, force=force)
 
 

@@ -7,6 +7,7 @@ from estream.devices.qnn.device import QnnDevice
 from estream.engine.activations import ArraysPlan, ArraysPlanner
 from estream.engine.batch import BatchShape
 from estream.engine.device import LoadedDevice
+from estream.engine.memory import ModelMemory
 from estream.engine.options import LoadOptions
 from estream.errors import DeviceError
 from estream.host import limits
@@ -31,6 +32,13 @@ def open_device(package: Package, options: LoadOptions) -> LoadedDevice:
         return CpuDevice(package.manifest.config, threads, options.float_activations)
     except (RuntimeError, MemoryError) as error:  # of the native thread pool, which ends those that it has started
         raise DeviceError(f"{threads} threads cannot be started ({error}); ask for fewer with --threads") from error
+
+
+def open_within_memory(package: Package, options: LoadOptions) -> tuple[LoadedDevice, ModelMemory]:
+    """The device, and the model within what this machine grants once the device is open. Raises as :func:`open_device`."""
+    device = open_device(package, options)
+    planner = arrays_planner(package.manifest, options.float_activations, device.kv_element_bytes)
+    return device, ModelMemory(package.manifest, limits.budget_of(options.memory), limits.resident_bytes(), planner)
 
 
 def arrays_planner(manifest: Manifest, float_activations: bool, kv_element_bytes: int) -> ArraysPlanner:

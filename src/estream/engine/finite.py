@@ -7,13 +7,17 @@ from estream.errors import NumericError
 
 def is_finite(rows: np.ndarray) -> bool:
     """Whether all values [rows, columns] are finite. NaN goes through a maximum, and nothing is allocated."""
-    return all(bool(np.isfinite(row.max()) and np.isfinite(row.min())) for row in rows)
+    return all(map(_is_finite_row, rows))
+
+
+def _is_finite_row(row: np.ndarray) -> bool:
+    return bool(np.isfinite(row.max()) and np.isfinite(row.min()))
 
 
 def refuse(rows: np.ndarray, place: str) -> None:
     """Raises NumericError where a value is not finite; ``place`` says where it was computed."""
     for number, row in enumerate(rows):
-        if not (np.isfinite(row.max()) and np.isfinite(row.min())):
+        if not _is_finite_row(row):
             raise NumericError(
                 f"{place} gives a value that is no finite number (NaN or infinity) in row {number} of the batch: the package's "
                 "weights are damaged, or too large for this model; 'estream verify' checks them, and converting again makes "
