@@ -258,6 +258,22 @@ void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32
   }
 }
 
+void CpuDevice::softmax_totals(Rows logits, double* totals) {
+  const Timed timed(*this, Work::reductions);
+  pool_.run(logits.rows, [&](int row, int) {
+    kernels_.head.softmax_total(logits.data + row * logits.stride, static_cast<int>(logits.stride), totals + 2 * int64_t{row});
+  });
+}
+
+void CpuDevice::likeliest(Rows logits, const int32_t* rows, int count, int first, const Likeliest& to) {
+  const Timed timed(*this, Work::reductions);
+  pool_.run(count, [&](int i, int) {
+    const int64_t at = int64_t{i} * to.wanted;
+    kernels_.head.likeliest(logits.data + rows[i] * logits.stride, static_cast<int>(logits.stride), first, to.wanted,
+                            to.ids + at, to.values + at);
+  });
+}
+
 void CpuDevice::scatter_add(Rows x, const Scatter& to, Rows y) {
   const Timed timed(*this, Work::scatter);
   pool_.run(blocks(x.rows, kSmallRows), [&](int task, int) {

@@ -135,8 +135,27 @@ struct Scatter {
   const float* weights;
 };
 
+// The likeliest ids of some rows so far: [rows, wanted], likeliest first.
+struct Likeliest {
+  int wanted;
+  int32_t* ids;
+  float* values;
+};
+
 // Kinds of work whose time is kept apart.
-enum class Work { products, attention, keys_and_values, linear_attention, norms, rope, quantizing, router, scatter, count };
+enum class Work {
+  products,
+  attention,
+  keys_and_values,
+  linear_attention,
+  norms,
+  rope,
+  quantizing,
+  router,
+  scatter,
+  reductions,
+  count
+};
 
 class CpuDevice {
  public:
@@ -181,6 +200,12 @@ class CpuDevice {
   void gate(Rows x, Rows gates, bool with_silu, Rows y);
   // The gated delta rule. decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
   void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
+
+  // Takes a slice of logits, a row each, into the rows' `totals` [rows, 2] (HeadKernels::softmax_total).
+  void softmax_totals(Rows logits, double* totals);
+  // Takes row rows[i] of a slice of logits, whose first column is id `first`, into the `wanted` likeliest of place i: ids and
+  // values [count, wanted] (HeadKernels::likeliest).
+  void likeliest(Rows logits, const int32_t* rows, int count, int first, const Likeliest& to);
 
  private:
   // Adds the time between its construction and its destruction to one kind of work.

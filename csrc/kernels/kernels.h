@@ -147,6 +147,15 @@ struct LinearKernels {
   void (*delta_rule)(const DeltaJob& job);
 };
 
+struct HeadKernels {
+  // Takes `count` more logits of a row into total[0], the largest so far, and total[1], the sum of exp(logit - total[0]). A row
+  // begins with -infinity and 0. The sum becomes NaN where a logit is no finite number.
+  void (*softmax_total)(const float* logits, int count, double* total);
+  // Takes the logits of ids `first`, `first` + 1, ... into the `wanted` largest so far, largest first, equal ones by rising id.
+  // Slices come by rising id; a row begins with values of -infinity.
+  void (*likeliest)(const float* logits, int count, int first, int wanted, int32_t* ids, float* values);
+};
+
 // One panel whose 4-bit codes are chosen for known inputs. In every array but the two matrices, 32 outputs lie side by side.
 struct CalibratedPanel {
   const float* weights;  // [inputs, 32]
@@ -209,6 +218,7 @@ struct Kernels {
   AttentionKernels attention_float32;
   AttentionKernels attention;  // the fastest: in bfloat16 where the processor multiplies that
   LinearKernels linear;
+  HeadKernels head;
   // y += weight * x.
   void (*add)(const float* x, float weight, float* y, int columns);
   // Chooses the scales and codes of one group of a panel. A scale that overflows is infinite.

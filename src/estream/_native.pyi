@@ -467,6 +467,25 @@ class CpuDevice:
         sinks: the address of one float32 score for each head, which takes part in softmax without a value; or 0.
         """
 
+    def softmax_totals(self, logits: NDArray[numpy.float32], totals: NDArray[numpy.float64]) -> None:
+        """Take a slice of the vocabulary, ``logits`` [rows, columns], into ``totals`` float64 [rows, 2]: the largest
+        logit so far, and the sum of exp(logit - largest). Rows begin with -infinity and 0; a sum becomes NaN where a
+        logit is no finite number. Results depend on how the vocabulary is cut into slices, and on nothing else.
+        """
+
+    def likeliest(
+        self,
+        logits: NDArray[numpy.float32],
+        rows: NDArray[numpy.int32],
+        first: int,
+        ids: NDArray[numpy.int32],
+        values: NDArray[numpy.float32],
+    ) -> None:
+        """Take the rows ``rows`` [n] of a slice of the vocabulary, ``logits`` [any, columns], whose first column is id
+        ``first``, into the likeliest so far: ``ids`` int32 and ``values`` [n, wanted], largest first, equal ones by
+        rising id. Slices come by rising id; values begin as -infinity.
+        """
+
     def seconds(self) -> dict[str, float]:
         """The seconds since construction that each kind of work has taken."""
 

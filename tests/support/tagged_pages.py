@@ -196,7 +196,7 @@ class TaggedSweeps:
         setup = replace(self._setup, configuration=replace(self._setup.configuration, speculative_share=share))
         plan = plan_sweep(setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident)
         device = WatchingDevice(model.config, pager, case, at_call)
-        norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), logits=None)
+        norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), head=None)
         rows = SimpleNamespace(finish=lambda _: None)
         sweep = Sweep(model.tape, device, self.reads, pager, norm)
         try:

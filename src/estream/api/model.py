@@ -12,13 +12,13 @@ from typing import Any, Self
 import numpy as np
 
 from estream import _native
-from estream.api.result import Prefill, SweepStats, TopToken
+from estream.api.result import Prefill, Reading, SweepStats, TopToken
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
 from estream.devices.opening import open_within_memory
-from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
+from estream.engine.batch import Batch, BatchShape, make_batch
 from estream.engine.embedding import EmbeddingReader
-from estream.engine.finite import is_finite, refuse
+from estream.engine.finite import no_number, refuse
 from estream.engine.memory import divide_arena
 from estream.engine.options import LoadOptions
 from estream.engine.pager import Pager
@@ -26,8 +26,9 @@ from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
 from estream.engine.sweep import Look, Sweep, SweepResult
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
+from estream.engine.wanted import Positions, Prompt, Request
 from estream.engine.workspace import Workspace
-from estream.errors import NumericError, OptionError, StateError
+from estream.errors import NumericError, OptionError, PromptError, StateError
 from estream.host import limits, system
 from estream.package.package import Package
 from estream.text.chat_template import Message, RenderedChat
@@ -149,32 +150,46 @@ class Model:
 
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
+        if isinstance(prompts, str | np.ndarray):
+            raise PromptError("prompts must be a list of texts or of id sequences; one prompt goes to prefill()")
+        chosen = [None] * len(prompts) if positions is None else positions
+        if len(chosen) != len(prompts):
+            raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(chosen)}")
+        readings = self.read([Request(prompt, at) for prompt, at in zip(prompts, chosen, strict=True)])
+        pairs = zip(readings, chosen, strict=True)
+        return [Prefill(each.logits[0] if at is None else each.logits, each.stats) for each, at in pairs]
+
+    def read(self, requests: Sequence[Request]) -> list[Reading]:
+        """Read the prompts of several requests in one sweep, and keep of each what is wanted of its positions.
+
+        Each gets the bits that it would get alone. Of the head only the pages that somebody needs are read. Raises as
+        :meth:`prefill`, and PromptError where something is wanted that the model does not have.
+        """
         begin = time.perf_counter()
-        config = self._package.manifest.config
-        batch = make_batch(prompts, positions, self._tokenizer, config, self._memory.check_scratch)
+        batch = make_batch(requests, self._tokenizer, self._package.manifest.config, self._memory.check_scratch)
         with self._using():
             self._memory.check(batch.shape)
             self._reads.accept()
             before = self._reads.native.stats()
             plan = plan_sweep(self._setup, batch.shape, self._pager.resident)
             result = self._run(batch, plan)
-            if not is_finite(result.logits):
+            if batch.head.strange_row(result.head) is not None:
                 self._refuse_numbers(batch)
-            rows = result.logits.copy()
+            answers = batch.head.answers(result.head)
             stats = self._stats(plan, result, before, time.perf_counter() - begin)
-        single = [positions is None or positions[i] is None for i in range(len(prompts))]
-        return [Prefill(part[0] if one else part, stats) for part, one in zip(batch.split(rows), single, strict=True)]
+        return [Reading(request.wanted, values, stats) for request, values in zip(requests, answers, strict=True)]
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""
         result = self._run(batch, plan_sweep(self._setup, batch.shape, self._pager.resident), refuse)
-        refuse(result.logits, "the last layer or the head")
+        if (row := batch.head.strange_row(result.head)) is not None:
+            raise no_number("the last layer or the head", row)
         raise NumericError(
-            "the logits were no finite numbers, and are when computed again: this machine's memory or processor errs"
+            "the answers were no finite numbers, and are when computed again: this machine's memory or processor errs"
         )
 
     def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
-        """Its logits lie in the arena."""
+        """Its answers lie in the arena."""
         workspace, offset = self._workspace, plan.layout.activations_offset
         workspace.prepare(plan.layout)
         memory = workspace.memory[offset : offset + plan.arrays.bytes]

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.configurator.profile import Profile
-from estream.engine.activations import SweepArrays
+from estream.engine.activations import Carver, SweepArrays
 from estream.engine.batch import Batch, BatchShape
 from estream.engine.device import LentPage
+from estream.engine.head import HeadArrays, HeadShape
 from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.engine.schedule import expected_share
 from estream.models.config import ModelConfig
@@ -93,7 +94,7 @@ class NoArrays:
     """Stands for activations that nobody reads."""
 
     residual = np.empty((0, 0), np.float32)
-    logits = np.empty((0, 0), np.float32)
+    head = HeadArrays.carve(Carver(), HeadShape(0), 0, 0)
 
 
 NO_BATCH = Batch.of([[0]])
@@ -168,7 +169,7 @@ class SimulatedDevice:
         """Nothing is bound."""
 
     def head(self, spec: PageSpec, address: int) -> None:
-        self._compute(self.profile.costs.head(spec, self.shape.wanted))
+        self._compute(self.profile.costs.head(spec, self.shape.head.rows))
 
     def _last(self, layer: int) -> bool:
         return layer == self.config.layers - 1

@@ -8,25 +8,24 @@ from functools import cached_property
 import numpy as np
 
 from estream import _native
+from estream.engine.head import HeadPlan, HeadShape
+from estream.engine.head_plan import plan_head
+from estream.engine.wanted import ALL, Logits, Positions, Prompt, Request, Wanted, check_wanted
 from estream.errors import PromptError
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.text.tokenizer import TextTokenizer
 
-#: A text, or token ids.
-Prompt = str | Sequence[int] | np.ndarray
-#: Wanted positions of one prompt, counted from 0; None for the last one alone.
-Positions = Sequence[int] | None
-
 
 @dataclass(frozen=True)
 class BatchShape:
     """What sizes and times of a sweep depend on: the ``lengths`` of its prompts in tokens, and how many positions are
-    ``wanted`` in all.
+    ``wanted`` in all; ``reduced`` says what of them, None for the logits.
     """
 
     lengths: tuple[int, ...]
     wanted: int
+    reduced: HeadShape | None = None
 
     @staticmethod
     def of_prompt(tokens: int) -> "BatchShape":
@@ -36,6 +35,11 @@ class BatchShape:
     @property
     def tokens(self) -> int:
         return sum(self.lengths)
+
+    @property
+    def head(self) -> HeadShape:
+        """What the head leaves."""
+        return self.reduced or HeadShape.of_logits(self.wanted)
 
     @property
     def kv_capacity(self) -> int:
@@ -49,35 +53,37 @@ def _kv_rows(tokens: int) -> int:
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` int32 [tokens] of all prompts one after another, their ``lengths``, and ``wanted`` int32: the rows whose logits
-    are computed, ``wanted_counts`` of each prompt.
+    """``ids`` int32 [tokens] of all prompts one after another, their ``lengths``, and ``wanted`` int32: the rows that the last
+    layer goes on with, each once, in the order of the head's rows, and what the ``head`` makes of them.
     """
 
     ids: np.ndarray
     lengths: tuple[int, ...]
     wanted: np.ndarray
-    wanted_counts: tuple[int, ...]
+    head: HeadPlan
 
     @staticmethod
-    def of(prompts: Sequence[Sequence[int] | np.ndarray], positions: Sequence[Sequence[int] | None] | None = None) -> "Batch":
-        """Join prompts; ``positions`` gives the wanted ones of each prompt, None its last."""
+    def of(
+        prompts: Sequence[Sequence[int] | np.ndarray],
+        positions: Sequence[Sequence[int] | None] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+    ) -> "Batch":
+        """Join prompts of token ids; of each, ``positions`` are those that matter, None its last, and ``wanted`` says what of
+        them, the logits where it is not given.
+        """
         lengths = tuple(len(p) for p in prompts)
         starts = np.cumsum([0, *lengths[:-1]])
         chosen = [None] * len(lengths) if positions is None else positions
-        wanted = [
-            start + np.asarray([n - 1] if at is None else at, np.int32)
+        rows = [
+            (start + np.asarray([n - 1] if at is None else at)).astype(np.int32)
             for start, n, at in zip(starts, lengths, chosen, strict=True)
         ]
-        return Batch(
-            np.concatenate([np.asarray(p, np.int32) for p in prompts]),
-            lengths,
-            np.concatenate(wanted).astype(np.int32),
-            tuple(len(rows) for rows in wanted),
-        )
+        ids = np.concatenate([np.asarray(p, np.int32) for p in prompts])
+        return Batch(ids, lengths, *plan_head(rows, wanted or [Logits()] * len(lengths)))
 
     @property
     def shape(self) -> BatchShape:
-        return BatchShape(self.lengths, len(self.wanted))
+        return BatchShape(self.lengths, len(self.wanted), self.head.shape)
 
     @property
     def tokens(self) -> int:
@@ -108,19 +114,11 @@ class Batch:
     def kv_capacity(self) -> int:
         return self.shape.kv_capacity
 
-    def split(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The part of ``rows`` [wanted, ...] that belongs to each prompt."""
-        return np.split(rows, np.cumsum(self.wanted_counts)[:-1])
-
 
 def make_batch(
-    prompts: Sequence[Prompt],
-    positions: Sequence[Positions] | None,
-    tokenizer: TextTokenizer,
-    config: ModelConfig,
-    check_scratch: Callable[[int], None],
+    requests: Sequence[Request], tokenizer: TextTokenizer, config: ModelConfig, check_scratch: Callable[[int], None]
 ) -> Batch:
-    """Tokenize and check prompts, and the positions that are wanted of each.
+    """Tokenize and check prompts, and what is wanted of each.
 
     ``check_scratch`` gets the bytes that the tokenizer takes for a text that it must see whole, and may refuse them.
 
@@ -128,25 +126,24 @@ def make_batch(
         PromptError: the message says which prompt, what is wrong with it and what the limit is.
 
     """
-    if isinstance(prompts, str | np.ndarray):
-        raise PromptError("prompts must be a list of texts or of id sequences; one prompt goes to prefill()")
-    if not prompts:
+    if not requests:
         raise PromptError("there is no prompt")
-    if positions is not None and len(positions) != len(prompts):
-        raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(positions)}")
     ids: list[np.ndarray] = []
-    chosen: list[list[int] | None] = []
-    for i, prompt in enumerate(prompts):
-        which = "the prompt" if len(prompts) == 1 else f"prompt {i}"
+    chosen: list[Sequence[int] | None] = []
+    wanted: list[Wanted] = []
+    for i, request in enumerate(requests):
+        which = "the prompt" if len(requests) == 1 else f"prompt {i}"
+        prompt = request.prompt
         if isinstance(prompt, str):
             prompt = tokenizer.ids(prompt, config.context, which, check_scratch)
         ids.append(_token_ids(prompt, which, config))
-        if positions is not None:
-            chosen.append(_check_positions(positions[i], len(ids[-1]), which))
-    return Batch.of(ids, chosen or None)
+        chosen.append(_check_positions(request.positions, len(ids[-1]), which))
+        count = 1 if chosen[-1] is None else len(chosen[-1])
+        wanted.append(check_wanted(request.wanted, count, config.vocabulary, which))
+    return Batch.of(ids, chosen, wanted)
 
 
-def _token_ids(prompt: Sequence[int] | np.ndarray, which: str, config: ModelConfig) -> np.ndarray:
+def _token_ids(prompt: Prompt, which: str, config: ModelConfig) -> np.ndarray:
     try:
         ids = np.asarray(prompt)
     except (ValueError, OverflowError, RecursionError) as error:
@@ -163,9 +160,13 @@ def _token_ids(prompt: Sequence[int] | np.ndarray, which: str, config: ModelConf
     return ids.astype(np.int32)
 
 
-def _check_positions(positions: Positions, tokens: int, which: str) -> list[int] | None:
+def _check_positions(positions: Positions | str, tokens: int, which: str) -> Sequence[int] | None:
     if positions is None:
         return None
+    if isinstance(positions, str):
+        if positions != ALL:
+            raise PromptError(f"positions of {which} must be whole numbers, {ALL!r} or None, found {positions!r}")
+        return range(tokens)
     try:
         # True and False are whole numbers too: a mask was meant.
         chosen = [_no_flag(operator.index(position), position) for position in positions]

@@ -59,7 +59,8 @@ def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int]) 
     kept = frozenset(i for i in resident if arena.pinned[i] + setup.tape[i].padded_bytes <= layout.ring_offset)
     speculative = expected_share(config, shape.tokens) >= setup.configuration.speculative_share
     early = _early_head_bytes(setup, layout.ring_bytes, shape.wanted)
-    schedule = plan_reading(config, setup.tape, kept, speculative, early)
+    tape = [p for p in setup.tape if p.spec.kind != "head" or shape.head.reads(p.spec.first, p.spec.count)]
+    schedule = plan_reading(config, tape, kept, speculative, early)
     return SweepPlan(shape, arrays, layout, kept, schedule)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from estream import _native
 from estream.engine.activations import Carver
 from estream.engine.batch import BatchShape
+from estream.engine.head import HeadArrays
 from estream.host.sizes import round_up
 from estream.models.config import DeltaConfig, LatentConfig, ModelConfig
 from estream.package.layout import Quantization
@@ -17,6 +18,8 @@ from estream.package.parts import SIMD_WIDTH, group_for
 
 #: Tokens that attention and the router work on at once.
 CHUNK = 512
+#: Rows that a head page is multiplied with at once: their logits exist until they are reduced.
+HEAD_ROWS = 256
 #: Tokens of one MLP whose intermediate activations exist at once.
 EXPERT_ROWS = 256
 
@@ -65,8 +68,9 @@ class ActivationSizes:
         return self.batch.tokens
 
     @property
-    def wanted(self) -> int:
-        return self.batch.wanted
+    def head_logits(self) -> int:
+        """Logits of one head page that exist at once."""
+        return min(self.batch.head.rows, HEAD_ROWS) * min(self.quantization.head_rows, self.config.vocabulary)
 
     @property
     def hidden(self) -> int:
@@ -141,7 +145,7 @@ class ActivationSizes:
 
 
 #: Makes one array of a sweep of these sizes.
-_Maker = Callable[[Carver, ActivationSizes], "np.ndarray | QuantizedArrays"]
+_Maker = Callable[[Carver, ActivationSizes], "np.ndarray | QuantizedArrays | HeadArrays"]
 
 
 def _made_by(maker: _Maker) -> Any:
@@ -172,7 +176,6 @@ class Activations:
     """The arrays of one batch, float32 where nothing else is said. ``..._normed`` exists with float activations alone."""
 
     residual: np.ndarray = _floats(lambda s: (s.tokens, s.hidden))
-    last_residual: np.ndarray = _floats(lambda s: (s.wanted, s.hidden))
     keys: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(s.config.attention.head_dim),))
     values: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(round_up(s.config.attention.value_dim, SIMD_WIDTH)),))
     # Normalised rows of all tokens, for the experts; the choice of experts, and the weights of the shared expert.
@@ -216,7 +219,9 @@ class Activations:
     mlp_scales: np.ndarray = _floats(lambda s: (s.expert_rows, s.most_mlp_groups))
     mlp_sums: np.ndarray = _array(np.int32, lambda s: (s.expert_rows, s.most_mlp_groups))
     expert_partial: np.ndarray = _floats(lambda s: (s.sliced_tokens, s.hidden))
-    logits: np.ndarray = _floats(lambda s: (s.wanted, s.config.vocabulary))
+    # The head: the logits of one page for some rows, and what is left of all pages.
+    head_logits: np.ndarray = _floats(lambda s: (s.head_logits,))
+    head: HeadArrays = _made_by(lambda take, s: HeadArrays.carve(take, s.batch.head, s.config.vocabulary, s.hidden))
 
     def mlp_scratch(self, columns: int, group: int) -> "tuple[np.ndarray, _native.Quantized]":
         """Room for the intermediate activations of an MLP page whose ``down`` has ``columns`` inputs."""

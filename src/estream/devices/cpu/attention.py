@@ -12,6 +12,9 @@ from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 from estream.models.rope import Rope
 
+#: Rows that are moved through memory of their own at once.
+_MOVED_ROWS = 64
+
 
 def cpu_attention(config: ModelConfig, linear: CpuLinear) -> "CpuAttention":
     """The kind of attention that the model has."""
@@ -34,6 +37,14 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.positions)
+
+
+def keep_rows(residual: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Move rising ``rows`` of the residual to its beginning, where the others are no longer needed; returns them."""
+    for first in range(0, len(rows), _MOVED_ROWS):
+        some = rows[first : first + _MOVED_ROWS]
+        residual[first : first + len(some)] = residual[some]
+    return residual[: len(rows)]
 
 
 class CpuAttention(ABC):
@@ -81,8 +92,8 @@ class CpuAttention(ABC):
                 self._attend(page, rows, a.residual[chunk])
         if not last:
             return a.residual
-        wanted, residual = self._batch.wanted, a.last_residual
-        np.take(a.residual, wanted, axis=0, out=residual)
+        wanted = np.sort(self._batch.wanted)
+        residual = keep_rows(a.residual, wanted)
         for first in range(0, len(wanted), CHUNK):
             rows = Rows.of(self._batch, a.angles, wanted[first : first + CHUNK])
             self._linear.inputs(page, residual[first : first + CHUNK], a)

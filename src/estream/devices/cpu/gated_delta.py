@@ -4,6 +4,7 @@ import numpy as np
 
 from estream import _native
 from estream.devices.cpu.activations import CHUNK, Activations
+from estream.devices.cpu.attention import keep_rows
 from estream.devices.cpu.page import BoundPage, CpuLinear
 from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
@@ -39,8 +40,7 @@ class DeltaAttention:
             self._linear.project(page, "o", x, residual, add=True)
         if not last:
             return a.residual
-        np.take(a.residual, self._batch.wanted, axis=0, out=a.last_residual)
-        return a.last_residual
+        return keep_rows(a.residual, np.sort(self._batch.wanted))
 
     def _chunk(self, page: BoundPage, positions: np.ndarray) -> None:
         """From normalised rows to gated outputs in ``delta_output``."""
