@@ -59,6 +59,7 @@ class Model:
         self._pid = os.getpid()
         self._closed = False
         self._device, self._memory = open_within_memory(package, options)
+        self._shares_prefixes = self._device.shares_prefixes
         self._memory.check(BatchShape.of_prompt(1))
         chosen = configure(package, self._device, options, self._memory)
         self._estimates = SweepEstimates(chosen)
@@ -166,7 +167,8 @@ class Model:
         :meth:`prefill`, and PromptError where something is wanted that the model does not have.
         """
         begin = time.perf_counter()
-        batch = make_batch(requests, self._tokenizer, self._package.manifest.config, self._memory.check_scratch)
+        config, share = self._package.manifest.config, self._shares_prefixes
+        batch = make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
         with self._using():
             self._memory.check(batch.shape)
             self._reads.accept()
@@ -176,7 +178,7 @@ class Model:
             if batch.head.strange_row(result.head) is not None:
                 self._refuse_numbers(batch)
             answers = batch.head.answers(result.head)
-            stats = self._stats(plan, result, before, time.perf_counter() - begin)
+            stats = self._stats(batch, plan, result, before, time.perf_counter() - begin)
         return [Reading(request.wanted, values, stats) for request, values in zip(requests, answers, strict=True)]
 
     def _refuse_numbers(self, batch: Batch) -> None:
@@ -257,14 +259,15 @@ class Model:
             raise StateError("a model does not survive a fork; load it again in the child process")
 
     def _stats(
-        self, plan: SweepPlan, result: SweepResult, before: "tuple[int, int, float, float]", ttft_s: float
+        self, batch: Batch, plan: SweepPlan, result: SweepResult, before: "tuple[int, int, float, float]", ttft_s: float
     ) -> SweepStats:
         bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(before, self._reads.native.stats(), strict=True))
         direct = self._reads.native.direct
         return SweepStats(
             ttft_s=ttft_s,
-            prompt_tokens=plan.shape.tokens,
-            prompts=len(plan.shape.lengths),
+            prompt_tokens=batch.prompt_tokens,
+            computed_tokens=batch.tokens,
+            prompts=len(batch.prompt_counts),
             bytes_read=int(bytes_read),
             bytes_unused=result.unused_bytes,
             read_s=read_s,

@@ -19,8 +19,9 @@ def _given(value: float | None) -> float | None:
 class SweepStats:
     """Figures of one sweep; sizes in bytes, times in seconds.
 
-    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for reads,
-    ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
+    ``computed_tokens`` are fewer than ``prompt_tokens`` where prompts begin alike. ``read_s`` is the time with at least one
+    read in flight, ``stall_s`` the time that computing waited for reads, ``compute_s`` the time inside the device.
+    ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
     that was read ahead of the routing for experts without tokens. ``prediction`` counts the experts that were prefetched
     with few tokens (``predicted``), and those of them that got tokens (``right``).
 
@@ -29,6 +30,7 @@ class SweepStats:
 
     ttft_s: float
     prompt_tokens: int
+    computed_tokens: int
     prompts: int
     bytes_read: int
     bytes_unused: int

@@ -132,7 +132,7 @@ class SimulatedDevice:
 
     def attention(self, spec: PageSpec, address: int) -> None:
         wanted = self.shape.wanted if self._last(spec.layer) else None
-        self._compute(self.profile.costs.attention(spec, self.config, self.shape.lengths, wanted))
+        self._compute(self.profile.costs.attention(spec, self.config, self.shape, wanted))
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))

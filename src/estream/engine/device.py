@@ -97,6 +97,10 @@ class LoadedDevice(Device, Protocol):
         """Threads of this process that compute."""
 
     @property
+    def shares_prefixes(self) -> bool:
+        """Whether it computes what prompts begin with alike once: batches with branches (:mod:`~estream.engine.prefixes`)."""
+
+    @property
     def emulated(self) -> bool:
         """Whether it only stands for other hardware, so that its times say nothing."""
 

@@ -210,6 +210,9 @@ class Activations:
     delta_rates: np.ndarray = _floats(lambda s: (s.chunk, 2 * s.delta.value_heads))
     delta_gates: np.ndarray = _floats(lambda s: (s.chunk, s.delta.value_width))
     delta_state: np.ndarray = _floats(lambda s: (s.delta.value_heads, s.delta.key_dim, s.delta.value_dim))
+    # What later branches of a prompt take back.
+    saved_conv: np.ndarray = _floats(lambda s: (s.batch.states, s.delta.conv_kernel_size - 1, s.delta.conv_dim))
+    saved_states: np.ndarray = _floats(lambda s: (s.batch.states, s.delta.value_heads, s.delta.key_dim, s.delta.value_dim))
     delta_read: np.ndarray = _floats(lambda s: (s.chunk, s.delta.value_width))
     delta_output: np.ndarray = _floats(lambda s: (s.chunk, s.padded(s.delta.value_width)))
     delta_output_quantized: QuantizedArrays = _quantized(lambda s: s.delta.value_width)

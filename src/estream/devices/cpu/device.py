@@ -60,6 +60,10 @@ class CpuDevice:
         return (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
     @property
+    def shares_prefixes(self) -> bool:
+        return True
+
+    @property
     def emulated(self) -> bool:
         return False
 

@@ -102,6 +102,10 @@ class QnnDevice:
         return 0
 
     @property
+    def shares_prefixes(self) -> bool:
+        return False
+
+    @property
     def emulated(self) -> bool:
         return self._target == "emulator"
 
