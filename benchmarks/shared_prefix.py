@@ -6,6 +6,7 @@ python benchmarks/shared_prefix.py PKG --documents 50 --tokens 150 --instruction
 
 import argparse
 import statistics
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -50,16 +51,19 @@ def main() -> None:
         }
         if args.whole:
             runs["whole"] = lambda: read(model, prompts, share=False)
-        figures = defaultdict(list)
+        figures, processor = defaultdict(list), defaultdict(list)
         answers = {}
         for _ in range(args.rounds):
             for name, run in runs.items():
+                begin = time.process_time()
                 found = run()
+                processor[name].append(time.process_time() - begin)
                 answers[name] = [reading.values for reading in found]
                 figures[name].append(found[0].stats)
                 s = found[0].stats
                 print(
                     f"{name}: {s.computed_tokens} of {s.prompt_tokens} tokens, compute {s.compute_s:.2f} s, "
+                    f"{processor[name][-1]:.2f} s of processor time, "
                     f"{s.ttft_s:.2f} s in all, {s.bytes_read / 1e6:.0f} MB read",
                     flush=True,
                 )
@@ -70,6 +74,8 @@ def main() -> None:
         )
 
     print(f"computing, shared / as many tokens apart: {ratio('compute_s', 'shared', 'as many tokens apart'):.3f}")
+    pairs = zip(processor["shared"], processor["as many tokens apart"], strict=True)
+    print(f"processor time, shared / as many tokens apart: {statistics.median(a / b for a, b in pairs):.3f}")
     print(f"bytes, shared / one prompt: {ratio('bytes_read', 'shared', 'one prompt'):.3f}")
     print(
         f"bytes, shared / one prompt, as many positions: {ratio('bytes_read', 'shared', 'one prompt, as many positions'):.3f}"

@@ -41,6 +41,8 @@ BESIDE = (
     "devices/opening.py",
     "engine/routing.py",
     "engine/wanted.py",
+    "engine/prefixes.py",
+    "engine/branch_layout.py",
     "engine/head.py",
     "engine/head_plan.py",
     "engine/reduction.py",

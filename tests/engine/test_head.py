@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from simulated_machines import manifest_of
 
 from estream.devices.opening import arrays_planner
@@ -34,6 +35,13 @@ def test_all_positions_take_little_more_than_one(family, shape: str, wanted: Wan
     # The hidden states themselves are an answer of this size.
     hidden = plan(Batch.of(ids, ALL, [Hidden()]).shape)
     assert hidden.bytes - plain.bytes <= 4 * TOKENS * config.hidden + 1 * MiB
+
+
+def test_a_narrow_model_has_no_more_logits_at_once():
+    config = replace(qwen3_moe.read_config(SHAPES["qwen3-30b-a3b"]), hidden=64)
+    plan = arrays_planner(manifest_of(config, Quantization.choose(config, 4, 8, 64)), False, 4)
+    ids = [np.zeros(TOKENS, np.int32)]
+    assert plan(Batch.of(ids, ALL, [Likeliest(1)]).shape).bytes - plan(Batch.of(ids).shape).bytes < 32 * MiB
 
 
 def test_rows_that_need_the_same_pages_lie_side_by_side():

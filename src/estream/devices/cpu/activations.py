@@ -18,8 +18,8 @@ from estream.package.parts import SIMD_WIDTH, group_for
 
 #: Tokens that attention and the router work on at once.
 CHUNK = 512
-#: Rows that a head page is multiplied with at once: their logits exist until they are reduced.
-HEAD_ROWS = 256
+#: Rows that a head page is multiplied with at once, and the most logits that they may have: these exist until they are reduced.
+HEAD_ROWS, _HEAD_LOGITS = 256, 4 << 20
 #: Tokens of one MLP whose intermediate activations exist at once.
 EXPERT_ROWS = 256
 
@@ -70,7 +70,8 @@ class ActivationSizes:
     @property
     def head_logits(self) -> int:
         """Logits of one head page that exist at once."""
-        return min(self.batch.head.rows, HEAD_ROWS) * min(self.quantization.head_rows, self.config.vocabulary)
+        columns = min(self.quantization.head_rows, self.config.vocabulary)
+        return columns * max(1, min(self.batch.head.rows, HEAD_ROWS, _HEAD_LOGITS // columns))
 
     @property
     def hidden(self) -> int:

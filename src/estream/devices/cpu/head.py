@@ -48,9 +48,10 @@ class CpuHead:
     def page(self, page: BoundPage) -> None:
         """Multiply the rows that need a page with it, and reduce their logits."""
         spec, x, factor = page.spec, self._a.ffn_input, self._config.logits_factor
+        most = min(HEAD_ROWS, len(self._a.head_logits) // spec.count)
         for begin, end in self._reduction.plan.ranges(spec.first, spec.count):
-            for first in range(begin, end, HEAD_ROWS):
-                stop = min(first + HEAD_ROWS, end)
+            for first in range(begin, end, most):
+                stop = min(first + most, end)
                 out = self._a.head_logits[: (stop - first) * spec.count].reshape(-1, spec.count)
                 rows = x.rows(first, stop) if isinstance(x, QuantizedArrays) else x[first:stop]
                 self._linear.multiply(page, "head", rows, out)
