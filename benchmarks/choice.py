@@ -30,7 +30,7 @@ FINALISTS = 3
 def run(package: Package, ids: np.ndarray, options: LoadOptions, share: float | None = None) -> float:
     with Model(package, options) as model:
         if share is not None:
-            configuration = replace(model._setup.configuration, speculative_share=share)
+            configuration = replace(model._setup.configuration, read_ahead_chance=share)
             model._setup = replace(model._setup, configuration=configuration)
         return model.prefill(ids).stats.ttft_s
 

@@ -6,7 +6,7 @@ Each line of 64 bytes holds its page's index, its own offset in the page, and va
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -98,11 +98,14 @@ def _specs(config: ModelConfig, sizes: dict[str, int]) -> Iterator[PageSpec]:
 
 @dataclass(frozen=True)
 class SweepCase:
-    """``used`` and ``prefetched`` experts by layer."""
+    """``used`` and ``prefetched`` experts by layer; ``chances`` [layers, experts], where none are given all are alike: those
+    of a ``speculative`` sweep are all read ahead, of another none.
+    """
 
     used: Sequence[frozenset[int]]
     prefetched: Sequence[frozenset[int]]
     speculative: bool
+    chances: np.ndarray | None = None
 
 
 class WatchedPager(Pager):
@@ -192,9 +195,9 @@ class TaggedSweeps:
         model, pager = self.model, self.pager
         pager.seen = []
         self.reads.accept()
-        share = 0.0 if case.speculative else 2.0
-        setup = replace(self._setup, configuration=replace(self._setup.configuration, speculative_share=share))
-        plan = plan_sweep(setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident)
+        shape = (model.config.layers, model.config.moe.experts)
+        chances = np.full(shape, 1.0 if case.speculative else 0.1) if case.chances is None else case.chances
+        plan = plan_sweep(self._setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident, chances)
         device = WatchingDevice(model.config, pager, case, at_call)
         norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), logits=None)
         rows = SimpleNamespace(finish=lambda _: None)

@@ -15,6 +15,7 @@ from estream import _native
 from estream.api.result import Prefill, SweepStats, TopToken
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
+from estream.configurator.use_store import KeptUse
 from estream.devices.opening import open_within_memory
 from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
 from estream.engine.embedding import EmbeddingReader
@@ -59,9 +60,11 @@ class Model:
         self._closed = False
         self._device, self._memory = open_within_memory(package, options)
         self._memory.check(BatchShape.of_prompt(1))
-        chosen = configure(package, self._device, options, self._memory)
+        self._use = KeptUse(package)
+        learned = self._use.learned
+        chosen = configure(package, self._device, options, self._memory, learned)
         self._estimates = SweepEstimates(chosen)
-        self._setup = SweepSetup.of(self._memory, chosen.configuration)
+        self._setup = SweepSetup.of(self._memory, chosen.configuration, learned.of_short_prompt())
         # Memory that the user has set aside stays in memory; what was merely free may be swapped.
         self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
         self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
@@ -103,6 +106,7 @@ class Model:
             self._reads.stop()
             del self._sweep, self._pager, self._reads, self._workspace, self._device
         self._estimates.judge()
+        self._use.keep()
 
     def _abandon(self) -> None:
         if self._closed:
@@ -156,8 +160,9 @@ class Model:
             self._memory.check(batch.shape)
             self._reads.accept()
             before = self._reads.native.stats()
-            plan = plan_sweep(self._setup, batch.shape, self._pager.resident)
+            plan = self._plan(batch)
             result = self._run(batch, plan)
+            self._use.observe(result.counts, batch.shape)
             if not is_finite(result.logits):
                 self._refuse_numbers(batch)
             rows = result.logits.copy()
@@ -167,11 +172,15 @@ class Model:
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""
-        result = self._run(batch, plan_sweep(self._setup, batch.shape, self._pager.resident), refuse)
+        result = self._run(batch, self._plan(batch), refuse)
         refuse(result.logits, "the last layer or the head")
         raise NumericError(
             "the logits were no finite numbers, and are when computed again: this machine's memory or processor errs"
         )
+
+    def _plan(self, batch: Batch) -> SweepPlan:
+        chances = self._use.learned.chances(batch.shape)
+        return plan_sweep(self._setup, batch.shape, self._pager.resident, chances)
 
     def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
         """Its logits lie in the arena."""

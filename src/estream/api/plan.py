@@ -11,6 +11,7 @@ from estream.configurator.profile import Profile, read_profile
 from estream.configurator.prompt_lengths import reported_tokens, searched_shapes
 from estream.configurator.search import SearchResult, choose
 from estream.configurator.simulate import Simulator, SweepEstimate
+from estream.configurator.use_store import learned_use
 from estream.devices.opening import arrays_planner, open_within_memory
 from estream.engine.activations import ArraysPlanner
 from estream.engine.batch import BatchShape
@@ -112,8 +113,9 @@ class Planner:
         memory = self.memory(budget)
         memory.check(BatchShape.of_prompt(1))
         fitting = tuple(shape for shape in map(BatchShape.of_prompt, lengths or ()) if memory.fits(shape))
-        search = choose(memory, self.profile, self.options.given, fitting or searched_shapes(memory))
-        simulator = Simulator(memory, self.profile)
+        use = learned_use(self.package)
+        search = choose(memory, self.profile, self.options.given, fitting or searched_shapes(memory), use)
+        simulator = Simulator(memory, self.profile, use=use)
         asked = lengths or reported_tokens(context)
         arena = simulator.arena(search.chosen.configuration)
         return Plan(

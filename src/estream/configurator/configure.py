@@ -15,6 +15,7 @@ from estream.configurator.simulate import Simulator
 from estream.engine.device import LoadedDevice
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
+from estream.engine.use import LearnedUse
 from estream.errors import BudgetError
 from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
@@ -66,8 +67,9 @@ def configure(
     device: LoadedDevice,
     options: LoadOptions,
     memory: ModelMemory,
+    use: LearnedUse,
 ) -> ChosenConfiguration:
-    """The configuration for a model that is being loaded; what the user has set stays.
+    """The configuration for a model that is being loaded; what the user has set stays. ``use`` is what is known of its experts.
 
     A package below ``PROBED_BYTES`` is not measured for, nor is a device whose pages cannot be timed: without a profile it
     runs with the default values.
@@ -85,5 +87,5 @@ def configure(
             )
     if profile is None:
         return ChosenConfiguration(options.apply(Configuration()), None, None, key, None)
-    search = choose(memory, profile, options.given, searched_shapes(memory))
-    return ChosenConfiguration(search.chosen.configuration, profile, search, key, Simulator(memory, profile))
+    search = choose(memory, profile, options.given, searched_shapes(memory), use)
+    return ChosenConfiguration(search.chosen.configuration, profile, search, key, Simulator(memory, profile, use=use))

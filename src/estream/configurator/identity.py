@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from estream import _native
@@ -18,7 +17,7 @@ def identity(package: Package, device: str, variant: str, threads: int, activati
     """Everything that a profile depends on, as plain values."""
     return {
         "estream": VERSION,
-        "package": _digest(package.path / MANIFEST),
+        "package": package_digest(package),
         "device": device,
         "kernels": variant,
         "threads": threads,
@@ -36,5 +35,6 @@ def short(key: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(key), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+def package_digest(package: Package) -> str:
+    """A name for exactly this package."""
+    return hashlib.sha256((package.path / MANIFEST).read_bytes()).hexdigest()[:16]

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -62,15 +62,16 @@ def stream_layers(
     if len(scratch) < least:
         return None
     arena = ArenaPlan(len(scratch), {}, 0, len(scratch), least)
-    # Whatever the routing, every expert is read ahead of it.
-    ahead = replace(configuration, speculative_share=0.0)
-    setup = SweepSetup(model.config, model.tape, arena, ahead, lambda _: SizeAlone(0))
-    plan = plan_sweep(setup, BatchShape.of_prompt(4096), ())
+    setup = SweepSetup(model.config, model.tape, arena, configuration, lambda _: SizeAlone(0))
+    # Every expert is used, and read ahead of the routing.
+    sure = np.ones((model.config.layers, model.config.moe.experts))
+    plan = plan_sweep(setup, BatchShape.of_prompt(4096), (), sure)
     reader = package.open_reader(configuration.lanes, configuration.request_bytes, True)
     reads = Reads(reader, [package.pages_path, package.embedding_path])
     pager = Pager(reads, model.tape, configuration.request_bytes, {})
     idle = SimulatedReader(SimulatedClock(), simulator.profile, 1, configuration.request_bytes)
-    device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, work=work)
+    drawn = np.full(model.config.moe.experts, model.config.moe.top_k / model.config.moe.experts)
+    device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, sure, drawn, work=work)
     sweep = Sweep(model.tape, device, reads, pager, FinalNorm(np.empty(0, np.float32), None))
     begin = time.perf_counter()
     result = sweep.run(NO_BATCH, plan, NoArrays(), _NoEmbedding(), scratch.address)
