@@ -12,7 +12,6 @@ import json
 import statistics
 from pathlib import Path
 
-import numpy as np
 from overlap import read_alone
 
 from estream.api.model import Model
@@ -22,6 +21,7 @@ from estream.engine.batch import BatchShape
 from estream.engine.options import Configuration, LoadOptions
 from estream.host.sizes import GiB, MiB, format_bytes
 from estream.package.package import open_package
+from estream.package.topics import prompt_ids
 
 SAMPLE = 768 * MiB
 
@@ -37,7 +37,7 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
     ready = planner(path, LoadOptions())
     budget = budget_of(ready, tokens, share)
     package = open_package(path)
-    ids = np.random.default_rng(tokens).integers(0, package.manifest.config.vocabulary, tokens)
+    ids = prompt_ids(package.manifest, tokens, seed=tokens)
     ratios, ttfts, rates = [], [], []
     for _ in range(rounds):
         with Model(package, LoadOptions(budget)) as model:

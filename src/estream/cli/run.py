@@ -11,13 +11,14 @@ from estream.api.model import Model
 from estream.api.result import SweepStats, TopToken
 from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, memory_of
 from estream.cli.output import out, print_json, print_pairs, print_table
-from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
+from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
 from estream.devices.qnn.target import refuse_times
 from estream.engine.batch import Prompt
 from estream.engine.options import LoadOptions
 from estream.errors import PackageError, PromptError
 from estream.host.sizes import format_bytes
 from estream.package.package import open_package
+from estream.package.topics import prompt_ids
 
 
 def run_command(
@@ -89,7 +90,7 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         # Checked before the ids are made, since a large number would not fit into memory.
         if given > config.context:
             raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
-        return random_ids(given, seed, config.vocabulary)
+        return prompt_ids(model.package.manifest, given, seed)
     return given
 
 

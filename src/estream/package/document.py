@@ -17,6 +17,7 @@ from estream.schema import (
     Bytes,
     Checksum,
     Folder,
+    NotNegative,
     PackageFile,
     PathBelow,
     Record,
@@ -67,6 +68,7 @@ class Source(Struct):
     name: str
     folder: Folder | None = None
     files: dict[PathBelow, SourceFile] = {}
+    routing_skew: NotNegative = 0.0
 
 
 class Document(Record, frozen=True):

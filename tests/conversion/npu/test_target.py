@@ -14,7 +14,7 @@ import estream
 from estream.cli.plan import profile_path
 from estream.conversion.convert import ConvertOptions, convert
 from estream.conversion.npu.target import NpuTarget
-from estream.conversion.synth import synthesize
+from estream.conversion.synth import Variation, synthesize
 from estream.errors import OptionError, PackageError
 from estream.models import family_of
 from estream.models.published_shapes import SHAPES as PUBLISHED
@@ -91,9 +91,12 @@ def test_published_experts_are_cut_at_the_ends_of_slices(name: str, slices: tupl
     assert shapes.routing.tokens % shapes.head.rows == 0
 
 
-def test_a_synthetic_package_is_for_the_device_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("variation", [None, Variation(routing_skew=1.0)])
+def test_a_synthetic_package_is_for_the_device_that_it_names(
+    variation: Variation | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     small = PUBLISHED["olmoe-1b-7b"] | {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 96}
     monkeypatch.setitem(PUBLISHED, "small", small | {"num_attention_heads": 2, "num_key_value_heads": 2})
-    package = synthesize("small", tmp_path / "small.estream", UNCOMPILED)
+    package = synthesize("small", tmp_path / "small.estream", UNCOMPILED, variation=variation)
     assert package.manifest.device == "qnn"
     assert verify(package).damaged == []
