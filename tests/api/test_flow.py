@@ -40,6 +40,8 @@ BESIDE = (
     "devices/cpu/activations.py",
     "devices/opening.py",
     "engine/routing.py",
+    "engine/use.py",
+    "configurator/use_store.py",
     "engine/workspace.py",
     "engine/slots.py",
     "engine/ring.py",

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from simulated_machines import CONFIG, OLMOE
 
 from estream.engine.schedule import ReadCursor, plan_reading
+from estream.engine.use import ExpectedUse
 from estream.host.sizes import MiB
 from estream.package.manifest import Page
 
@@ -25,7 +26,7 @@ EXPERT_SETS = st.frozensets(st.integers(0, 63), min_size=8)
 
 @given(EXPERT_SETS, EXPERT_SETS, st.integers(0, 16 * MiB), st.booleans())
 def test_every_needed_page_is_read_once_and_before_its_successors(used, prefetched, early: int, speculative: bool):
-    schedule = plan_reading(CONFIG, TAPE, frozenset(), np.full((16, 64), 1.0 if speculative else 0.1), 0.9, early)
+    schedule = plan_reading(CONFIG, TAPE, frozenset(), ExpectedUse(np.full((16, 64), 1.0 if speculative else 0.1)), 0.9, early)
     cursor = ReadCursor(schedule)
     read = _drain(cursor)
     for layer in range(CONFIG.layers):
@@ -59,14 +60,14 @@ def test_every_needed_page_is_read_once_and_before_its_successors(used, prefetch
 
 
 def test_pages_that_are_resident_are_not_read():
-    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(range(66)), np.ones((16, 64)), 0.9, 0))
+    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(range(66)), ExpectedUse(np.ones((16, 64))), 0.9, 0))
     assert cursor.peek() is TAPE[66]
 
 
 @given(EXPERT_SETS, EXPERT_SETS, st.frozensets(st.integers(0, 63)))
 def test_sure_experts_are_read_ahead_of_their_routing_and_others_after_it(used, prefetched, sure):
     chances = np.tile(np.isin(np.arange(64), list(sure)) * 0.85 + 0.1, (16, 1))
-    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(), chances, 0.9, 0))
+    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(), ExpectedUse(chances), 0.9, 0))
     read = _drain(cursor)
     named = len(sure) * 0.95 < 0.5 * chances[0].sum()
     for layer in range(15):
@@ -86,7 +87,7 @@ def test_sure_experts_are_read_ahead_of_their_routing_and_others_after_it(used, 
 
 def test_a_batch_of_fewer_experts_than_expected_is_noticed():
     """All looked sure. The first layers use a quarter of their experts; soon nothing is read ahead of its routing."""
-    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(), np.full((16, 64), 0.95), 0.9, 0))
+    cursor = ReadCursor(plan_reading(CONFIG, TAPE, frozenset(), ExpectedUse(np.full((16, 64), 0.95)), 0.9, 0))
     read: list[Page] = []
     for layer in range(15):
         # The ring has room for no more than a layer.

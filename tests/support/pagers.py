@@ -14,6 +14,7 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.schedule import plan_reading
 from estream.engine.sweep_plan import SweepPlan
+from estream.engine.use import ExpectedUse
 from estream.package.manifest import Page
 
 TAPE = OLMOE.tape
@@ -62,6 +63,6 @@ def begin(pager: Pager, resident: Collection[int] | None = None, spare: int = 0)
     """Begin a sweep in a ring of the smallest size and ``spare`` more, where experts are read when they are routed to."""
     read = frozenset(pager.resident if resident is None else resident)
     ring = smallest_ring(TAPE) + spare
-    schedule = plan_reading(CONFIG, TAPE, read, np.zeros((CONFIG.layers, CONFIG.moe.experts)), 2.0, 0)
+    schedule = plan_reading(CONFIG, TAPE, read, ExpectedUse(np.zeros((CONFIG.layers, CONFIG.moe.experts))), 2.0, 0)
     plan = SweepPlan(BatchShape.of_prompt(1), SizeAlone(0), SweepLayout(0, ring, ring), read, schedule, ring)
     pager.begin(plan, RING_ADDRESS)

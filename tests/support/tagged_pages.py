@@ -25,6 +25,7 @@ from estream.engine.reads import Reads
 from estream.engine.routing import RoutingLists
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepSetup, plan_sweep
+from estream.engine.use import ExpectedUse
 from estream.host.sizes import KiB
 from estream.models.config import ModelConfig
 from estream.package.layout import PAGE_ALIGNMENT, PageLayout, PageSpec
@@ -197,13 +198,15 @@ class TaggedSweeps:
         self.reads.accept()
         shape = (model.config.layers, model.config.moe.experts)
         chances = np.full(shape, 1.0 if case.speculative else 0.1) if case.chances is None else case.chances
-        plan = plan_sweep(self._setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident, chances)
+        plan = plan_sweep(
+            self._setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident, ExpectedUse(chances)
+        )
         device = WatchingDevice(model.config, pager, case, at_call)
         norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), logits=None)
-        rows = SimpleNamespace(finish=lambda _: None)
+        embedding = SimpleNamespace(finish=lambda _: None)
         sweep = Sweep(model.tape, device, self.reads, pager, norm)
         try:
-            sweep.run(SimpleNamespace(tokens=1), plan, arrays, rows, self._arena.address)
+            sweep.run(SimpleNamespace(tokens=1), plan, arrays, embedding, self._arena.address)
         except BaseException:
             pager.forget()
             raise

@@ -179,8 +179,7 @@ class Model:
         )
 
     def _plan(self, batch: Batch) -> SweepPlan:
-        chances = self._use.learned.chances(batch.shape)
-        return plan_sweep(self._setup, batch.shape, self._pager.resident, chances)
+        return plan_sweep(self._setup, batch.shape, self._pager.resident, self._use.learned.expected(batch.shape))
 
     def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
         """Its logits lie in the arena."""

@@ -17,6 +17,7 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepSetup, plan_sweep
+from estream.engine.use import ExpectedUse
 from estream.package.package import FinalNorm, Package
 
 #: Layers that are streamed; the last one has few experts.
@@ -65,7 +66,7 @@ def stream_layers(
     setup = SweepSetup(model.config, model.tape, arena, configuration, lambda _: SizeAlone(0))
     # Every expert is used, and read ahead of the routing.
     sure = np.ones((model.config.layers, model.config.moe.experts))
-    plan = plan_sweep(setup, BatchShape.of_prompt(4096), (), sure)
+    plan = plan_sweep(setup, BatchShape.of_prompt(4096), (), ExpectedUse(sure))
     reader = package.open_reader(configuration.lanes, configuration.request_bytes, True)
     reads = Reads(reader, [package.pages_path, package.embedding_path])
     pager = Pager(reads, model.tape, configuration.request_bytes, {})

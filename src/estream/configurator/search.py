@@ -74,12 +74,12 @@ def choose(
     ring = _least_ring(ample, replace(start, pinned_bytes=0), rings)
     share = read_ahead_chance(ample, replace(start, ring_bytes=ring, pinned_bytes=0))
     here = Simulator(memory, profile, SEARCH_PAGES, use)
-    best = replace(start, ring_bytes=_within(memory, ring), read_ahead_chance=share)
+    best = replace(start, ring_bytes=given.get("ring_bytes", _within(memory, ring)), read_ahead_chance=share)
     if "pinned_bytes" not in given and not _keeping_pays(here, best):
         best = replace(best, pinned_bytes=0)
     cost = _Cost(here, shapes)
     chosen = cost.of(best)
-    others = {_within(memory, r) for r in rings} - {chosen.configuration.ring_bytes}
+    others = {_within(memory, r) for r in rings if "ring_bytes" not in given} - {chosen.configuration.ring_bytes}
     candidates = [cost.of(replace(chosen.configuration, ring_bytes=r)) for r in sorted(others)]
     return SearchResult(chosen, min(candidates, key=_order, default=None), cost.tried)
 

@@ -25,7 +25,7 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
-from estream.engine.use import LearnedUse
+from estream.engine.use import ExpectedUse, LearnedUse
 from estream.models.config import ModelConfig
 from estream.package.manifest import Manifest, Page
 from estream.package.package import FinalNorm
@@ -131,7 +131,7 @@ class Simulator:
         setup = SweepSetup(model.config, model.tape, arena, configuration, self._sizes)
         chances = self.use.chances(shape)
         last = self.use.chances(BatchShape.of_prompt(shape.wanted))[-1]
-        plan = plan_sweep(setup, shape, arena.pinned if repeated else (), chances[:layers])
+        plan = plan_sweep(setup, shape, arena.pinned if repeated else (), ExpectedUse(chances[:layers]))
         return SimulatedSweep(setup, plan, self.profile, self.memory.process_bytes, last)
 
 
@@ -145,7 +145,7 @@ class SimulatedSweep:
         self._setup, self._plan, self._process_bytes = setup, plan, process_bytes
         self._clock = SimulatedClock()
         self._reader = SimulatedReader(self._clock, profile, configuration.lanes, configuration.request_bytes)
-        chances = plan.schedule.chances
+        chances = plan.schedule.use.chances
         self._device = SimulatedDevice(self._clock, self._reader, profile, setup.config, plan.shape, chances, last_chances)
         self._embedding_s = profile.storage.embedding(plan.shape.tokens)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from estream.engine.use import relative_use
+from estream.engine.use import ExpectedUse, relative_use
 from estream.models.config import ModelConfig
 from estream.package.manifest import Page
 
@@ -26,14 +26,14 @@ _DOUBT = 0.4
 class ReadSchedule:
     """The ``order`` in which a sweep reads the pages that are not resident.
 
-    ``chances`` float64 [layers, experts] say how probable it is that the batch uses an expert. Those of ``threshold`` or more
+    ``use`` says how probable it is that the batch uses an expert. Those of a chance of ``threshold`` or more
     are read before their layer's routing is known. Where they are too few to keep the disk busy, in ``prefetch_layers``, the
     layer's router is applied early and names more. Both only ever skip: an expert that was neither is read when the routing
     asks for it. In the last layer few rows are left, so there is neither; some head pages are read ahead of its experts.
     """
 
     order: tuple[Page, ...]
-    chances: np.ndarray = field(compare=False)
+    use: ExpectedUse = field(compare=False)
     threshold: float
     prefetch_layers: frozenset[int]
     last_layer: int
@@ -43,7 +43,7 @@ def plan_reading(
     config: ModelConfig,
     tape: Sequence[Page],
     resident: Collection[int],
-    chances: np.ndarray,
+    use: ExpectedUse,
     threshold: float,
     early_head_bytes: int,
 ) -> ReadSchedule:
@@ -53,17 +53,16 @@ def plan_reading(
         config: the model.
         tape: all pages in tape order.
         resident: indices of pages that need not be read.
-        chances: float64 [layers, experts], of each expert to be used.
+        use: the chance of each expert to be used.
         threshold: the chance from which on an expert is read before its routing is known.
         early_head_bytes: how many bytes of head pages are read ahead of the last layer's experts.
 
     """
     last = config.layers - 1
-    ahead = chances >= threshold
-    covered = (chances * ahead).sum(axis=-1) >= COVERED * chances.sum(axis=-1)
+    covered = (use.chances * (use.chances >= threshold)).sum(axis=-1) >= COVERED * use.chances.sum(axis=-1)
     layers = frozenset(n for n in range(1, last) if not covered[n]) - frozenset(config.dense_layers)
     order = _reading_order(tape, last, layers, early_head_bytes)
-    return ReadSchedule(tuple(p for p in order if p.index not in resident), chances, threshold, layers, last)
+    return ReadSchedule(tuple(p for p in order if p.index not in resident), use, threshold, layers, last)
 
 
 def _reading_order(
@@ -113,6 +112,7 @@ class ReadCursor:
         self._next = 0
         #: What the layers so far say of this batch: the tokens that it counts as, relative to what was expected.
         self._relative = 1.0
+        self._known = schedule.use.known
 
     def prefetch(self, layer: int, experts: frozenset[int]) -> None:
         """The layer's tokens will probably use these experts, and more."""
@@ -126,7 +126,9 @@ class ReadCursor:
             self.stats.used += len(experts & self._prefetched[layer])
         self._missed.extend(p for p in self._skipped.pop(layer, ()) if p.spec.expert in experts)
         if experts and layer < self.schedule.last_layer:
-            self._relative += (relative_use(self.schedule.chances[layer], len(experts)) - self._relative) * _NEWS
+            news = relative_use(self.schedule.use.chances[layer], len(experts)) - self._relative
+            self._relative += news * (_NEWS if self._known else 1.0)
+            self._known = True
 
     def peek(self) -> Page | None:
         """The page to read next; None where that depends on routing still unknown, or where all is read."""
@@ -157,7 +159,7 @@ class ReadCursor:
         layer = page.spec.layer
         if page.spec.kind != "expert" or layer in self._routed:
             return False
-        return len(self._ahead_of(layer)) < len(self.schedule.chances[layer])
+        return len(self._ahead_of(layer)) < len(self.schedule.use.chances[layer])
 
     def _wanted(self, page: Page) -> bool | None:
         spec = page.spec
@@ -177,7 +179,9 @@ class ReadCursor:
     def _ahead_of(self, layer: int) -> frozenset[int]:
         """The experts that are read before their routing is known: decided once, by what this sweep has shown so far."""
         if layer not in self._ahead:
+            if not self._known:
+                return frozenset()
             relative = self._relative if abs(np.log2(max(self._relative, 1e-3))) > _DOUBT else 1.0
-            unused = (1.0 - self.schedule.chances[layer]) ** relative
+            unused = (1.0 - self.schedule.use.chances[layer]) ** relative
             self._ahead[layer] = frozenset(np.flatnonzero(unused <= 1.0 - self.schedule.threshold).tolist())
         return self._ahead[layer]

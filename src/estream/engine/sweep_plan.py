@@ -13,6 +13,7 @@ from estream.engine.batch import BatchShape
 from estream.engine.memory import ArenaPlan, ModelMemory, SweepLayout, divide_arena
 from estream.engine.options import Configuration
 from estream.engine.schedule import ReadSchedule, plan_reading
+from estream.engine.use import ExpectedUse
 from estream.host.sizes import MiB
 from estream.models.config import ModelConfig
 from estream.package.manifest import Page
@@ -54,7 +55,7 @@ class SweepPlan:
     guess_bytes: int
 
 
-def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int], chances: np.ndarray) -> SweepPlan:
+def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int], use: ExpectedUse) -> SweepPlan:
     """Plan one sweep. Pure; the caller has checked the floor of this batch.
 
     Args:
@@ -62,7 +63,7 @@ def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int], 
         shape: the batch.
         resident: indices of pinned pages that are whole in the arena. Those that the activations of a long prompt need the
             place of are read again.
-        chances: float64 [layers, experts]: how probable it is that this batch uses an expert.
+        use: how probable it is that this batch uses an expert.
 
     """
     arrays, arena, config = setup.plan_arrays(shape), setup.arena, setup.config
@@ -70,7 +71,7 @@ def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int], 
     kept = frozenset(i for i in resident if arena.pinned[i] + setup.tape[i].padded_bytes <= layout.ring_offset)
     whole = arena.everything_pinned and layout.ring_offset == arena.pinned_bytes
     early = arena.pinned_bytes if whole else _early_head_bytes(setup, layout.ring_bytes, shape.wanted)
-    schedule = plan_reading(config, setup.tape, kept, chances, setup.configuration.read_ahead_chance, early)
+    schedule = plan_reading(config, setup.tape, kept, use, setup.configuration.read_ahead_chance, early)
     ring = layout.ring_bytes or arena.ring_bytes
     return SweepPlan(shape, arrays, layout, kept, schedule, ring - ring // _KNOWN_SHARE)
 

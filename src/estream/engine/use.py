@@ -5,6 +5,7 @@ n ** a independent tokens; the exponent a follows from how many experts prompts 
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -51,6 +52,16 @@ def independent_tokens(shares: np.ndarray, used: np.ndarray, most: float) -> np.
     return tokens
 
 
+@dataclass(frozen=True)
+class ExpectedUse:
+    """What a sweep may expect: ``chances`` float64 [layers, experts] of the batch to use an expert. Where they are not
+    ``known`` from prompts before, the first layer's routing is awaited.
+    """
+
+    chances: np.ndarray
+    known: bool = True
+
+
 class LearnedUse:
     """What is known of a model's experts. Starts from even routing, or from what was stored."""
 
@@ -81,6 +92,10 @@ class LearnedUse:
         moe = self._config.moe
         even = moe.top_k / moe.experts
         return np.asarray((self._chosen + _PRIOR_TOKENS * even) / (self._tokens[:, None] + _PRIOR_TOKENS))
+
+    def expected(self, shape: BatchShape) -> ExpectedUse:
+        """What a batch of this shape may expect."""
+        return ExpectedUse(self.chances(shape), self.is_known)
 
     def chances(self, shape: BatchShape) -> np.ndarray:
         """float64 [layers, experts]: how probable it is that a batch uses an expert. The caller leaves it unchanged."""
@@ -163,7 +178,7 @@ def relative_use(chances: np.ndarray, used: int) -> float:
     if used >= min(chances.sum(), len(chances) - 0.5) and used > chances.sum() - 0.5 > len(chances) - 1.5:
         return 1.0
     logs, low, high = np.log1p(-np.minimum(chances, 1 - 1e-9)), 0.0, 4.0
-    for _ in range(_STEPS // 2):
+    for _ in range(_STEPS):
         middle = (low + high) / 2
         if len(chances) - np.exp(middle * logs).sum() < used:
             low = middle
