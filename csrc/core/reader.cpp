@@ -82,7 +82,8 @@ uint64_t Reader::gather(int file, const std::vector<Scattered>& parts) {
   drop_settled_pages();
   const uint64_t ticket = first_live_ + pages_.size(), offset = parts.front().offset;
   const int requests = static_cast<int>(parts.size());
-  pages_.push_back({nullptr, offset, 0, 0, false, false, requests, {ReadState::ready, 0, offset}, {ReadState::pending, 0, offset}});
+  pages_.push_back(
+      {nullptr, offset, 0, 0, false, false, requests, {ReadState::ready, 0, offset}, {ReadState::pending, 0, offset}});
   for (const Scattered& part : parts) queue_.push_back({file, part.offset, part.address, part.length, ticket, ticket});
   wake_lanes(parts.size());
   return ticket;
