@@ -52,4 +52,4 @@ def test_a_large_package_is_measured_at_its_first_load(demo_package: Package, mo
         with estream.load(demo_package.path):
             pass
     assert caplog.text.count("measuring this machine") == 1
-    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert len(list(tmp_path.glob("profile-*.json"))) == 1

@@ -13,7 +13,7 @@ import typer
 from estream.api.model import Model
 from estream.api.result import Prefill
 from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, memory_of
-from estream.cli.output import err, print_json, say
+from estream.cli.output import doing, err, print_json, say
 from estream.cli.prompt import random_ids
 from estream.devices.qnn.target import refuse_times
 from estream.engine.options import LoadOptions
@@ -73,7 +73,7 @@ def bench_command(
     lengths = lengths_of("--prompt-tokens", prompts)
     package = open_package(path, device)
     _check_lengths(lengths, package.manifest.config.context)
-    with Model(package, options) as model:
+    with Model(package, options, doing(output is Form.JSON)) as model:
         rows = [_measure(model, package, tokens, repetitions) for tokens in lengths]
     if output is Form.JSON:
         print_json([asdict(row) for row in rows])
