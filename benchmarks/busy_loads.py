@@ -1,10 +1,10 @@
-"""Ten loads beside a neighbour that keeps a core and the disk busy: how often do they measure, and what do they go by?
+"""How often do loads measure the machine beside a neighbour that keeps a core and the disk busy? At most once.
 
     python benchmarks/busy_loads.py olmoe.estream --memory 1GiB --loads 10 --tokens 256
 
 Each load is a process of its own; all share a cache that is empty before the first. The neighbour is two processes: one counts,
-one reads the package past the page cache. At the end, without it, the machine is measured again into another cache, and the figures
-measured beside it are given as multiples of those.
+one reads the package past the page cache. At the end, without it, the machine is measured again into another cache, and
+the times measured beside it are given as multiples of those.
 """
 
 import argparse
@@ -103,7 +103,8 @@ def main() -> None:
                 times = " ".join(f"{t:.2f}" for t in row["ttft_s"])
                 over = " ".join(f"{r:.2f}" for r in row["over_predicted"])
                 print(
-                    f"load {number + 1}: {row['load_s']:.1f} s, measured {row['measured']} times; TTFT {times} s, over predicted {over}",
+                    f"load {number + 1}: {row['load_s']:.1f} s, measured {row['measured']} times; "
+                    f"TTFT {times} s, over predicted {over}",
                     flush=True,
                 )
         beside = kept_in(noisy)
@@ -113,8 +114,8 @@ def main() -> None:
         alone = kept_in(quiet)
         reading, experts, attention = ratios(alone, beside)
         print(
-            f"measured beside the neighbour over measured without it ({alone.others or 0:.0%} others): seconds of reading {reading:.2f}, "
-            f"of experts {experts:.2f}, of attention {attention:.2f}"
+            f"times measured beside the neighbour over those without it ({alone.others or 0:.0%} others): "
+            f"reading {reading:.2f}, experts {experts:.2f}, attention {attention:.2f}"
         )
     sys.exit(measured > 1)
 
