@@ -76,7 +76,7 @@ class World:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
-    monkeypatch.setenv("ESTREAM_CACHE", str(tmp_path))
+    monkeypatch.setenv("ESTREAM_CACHE", str(tmp_path / "not there yet/cache"))
     return World()
 
 

@@ -55,6 +55,7 @@ def test_a_file_system_that_hides_its_disk_has_the_counters_of_all(monkeypatch: 
     for number in ("0:77", "8:0"):
         monkeypatch.setattr(system, "device_number", lambda _, n=number: n)
         assert disk.disk_counters(tmp_path) == DiskCounters(512 * 150, 2.0)
+    assert disk.disk_counters(tmp_path / "removed") is None
     (tmp_path / "diskstats").write_text("")
     assert disk.disk_counters(tmp_path) is None
 

@@ -81,11 +81,13 @@ def configure(
     runs with the default values.
     """
     keeper = _keeper(package, device, options, memory, doing)
-    key = keeper.key
-    profile = store.find(key) if device.measurable else None
-    if device.measurable and package.bytes >= PROBED_BYTES:
+    key, profile = keeper.key, None
+    if device.measurable and package.bytes < PROBED_BYTES:
+        profile = store.find(key)
+    elif device.measurable:
         try:
-            profile = keeper.profile()[0] if profile is None else keeper.upkept(profile)
+            profile, now = keeper.profile()
+            profile = profile if now else keeper.upkept(profile)
         except BudgetError:
             logger.warning(
                 "a budget of %s leaves no room for measuring this machine: the default configuration is used; "

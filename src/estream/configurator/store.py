@@ -6,6 +6,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,12 @@ def path_of(key: Mapping[str, Any]) -> Path | None:
 
 
 def lock_path(key: Mapping[str, Any]) -> Path | None:
-    """The file that whoever measures for a profile locks."""
-    return None if (path := path_of(key)) is None else path.with_suffix(".lock")
+    """The file that whoever measures for a profile locks, in a folder that is made where that is possible."""
+    if (path := path_of(key)) is None:
+        return None
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_suffix(".lock")
 
 
 def find(key: Mapping[str, Any]) -> Profile | None:

@@ -46,7 +46,10 @@ def disk_counters(path: Path) -> DiskCounters | None:
 
     Of a file system that hides its disk (an overlay, for example) those of all disks together.
     """
-    number = system.device_number(os.stat(path).st_dev)
+    try:
+        number = system.device_number(os.stat(path).st_dev)
+    except OSError:  # a loaded package does without its folder
+        return None
     rows = [words for line in system_text(_DISKSTATS).splitlines() if len(words := line.split()) >= 13]
     wanted = {_whole_disk(number) or number}
     mine = [words for words in rows if ":".join(words[:2]) in wanted]
