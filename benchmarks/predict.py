@@ -12,6 +12,7 @@ import json
 import statistics
 from pathlib import Path
 
+from msgspec.structs import replace
 from overlap import read_alone
 
 from estream.api.model import Model
@@ -49,7 +50,7 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
             now = (before + after) / 2
             storage = ready.profile.storage
             scaled = storage.scaled(now / storage.rate(c.lanes, c.request_bytes))
-            profile = type(ready.profile)(**{**ready.profile.__dict__, "storage": scaled})
+            profile = replace(ready.profile, storage=scaled)
             simulator = Simulator(model._memory, profile)
             predicted = simulator.estimate(c, BatchShape.of_prompt(tokens))
         ratios.append(predicted.ttft_s / stats.ttft_s)

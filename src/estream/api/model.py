@@ -5,7 +5,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -30,9 +30,14 @@ from estream.engine.timeline import Timeline
 from estream.engine.workspace import Workspace
 from estream.errors import NumericError, OptionError, StateError
 from estream.host import limits, system
+from estream.host.doing import Doing, logged
+from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
 from estream.text.chat_template import Message, RenderedChat
 from estream.text.tokenizer import TextTokenizer
+
+#: To back a larger arena with memory takes a noticeable time.
+_LARGE_ARENA = 4 * GiB
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
 
@@ -49,7 +54,8 @@ system.call_after_fork(_abandon_in_child)
 class Model:
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
-    def __init__(self, package: Package, options: LoadOptions) -> None:
+    def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
+        """``doing`` is told what takes long."""
         options.check()
         manifest = package.manifest
         self._package = package
@@ -62,12 +68,14 @@ class Model:
         self._memory.check(BatchShape.of_prompt(1))
         self._use = KeptUse(package)
         learned = self._use.learned
-        chosen = configure(package, self._device, options, self._memory, learned)
-        self._estimates = SweepEstimates(chosen)
+        chosen = configure(package, self._device, options, self._memory, learned, doing)
+        self._estimates = SweepEstimates(chosen, package.path)
         self._setup = SweepSetup.of(self._memory, chosen.configuration, learned.of_short_prompt())
         # Memory that the user has set aside stays in memory; what was merely free may be swapped.
         self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
-        self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
+        large = self._setup.arena.bytes >= _LARGE_ARENA
+        with doing(f"loading pages' memory, {format_bytes(self._setup.arena.bytes)}", None) if large else nullcontext():
+            self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
         request_bytes = chosen.configuration.request_bytes
         reader = package.open_reader(chosen.configuration.lanes, request_bytes, options.direct_io)
         self._reads = Reads(reader, [package.pages_path, package.embedding_path])
@@ -157,6 +165,7 @@ class Model:
         config = self._package.manifest.config
         batch = make_batch(prompts, positions, self._tokenizer, config, self._memory.check_scratch)
         with self._using():
+            self._estimates.begin()
             self._memory.check(batch.shape)
             self._reads.accept()
             before = self._reads.native.stats()

@@ -18,6 +18,7 @@ from estream.engine.batch import BatchShape
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError, OptionError
+from estream.host.doing import Doing, logged
 from estream.host.sizes import parse_bytes
 from estream.package.package import Package, open_package
 
@@ -154,8 +155,11 @@ def planner(
     options: LoadOptions,
     device_profile: str | Path | None = None,
     lengths: Sequence[int] | None = None,
+    doing: Doing = logged,
 ) -> Planner:
     """A planner for this machine, measured now if it never was for this package, or for the machine of a written profile.
+
+    ``doing`` is told what takes long.
 
     Raises:
         PackageError: the package cannot be used.
@@ -175,7 +179,7 @@ def planner(
         return Planner(package, profile, options, arrays, profile.process_bytes, profile.memory_bytes or 0)
     device, memory = open_within_memory(package, options)
     memory.check(BatchShape.of_prompt(1))
-    profile, _ = profile_for(package, device, options, memory)
+    profile, _ = profile_for(package, device, options, memory, doing=doing)
     return Planner(package, profile, options, memory.plan_arrays, memory.process_bytes, memory.budget_bytes)
 
 
@@ -231,8 +235,11 @@ def tune(
     threads: int | None = None,
     activations: str = "int8",
     force: bool = False,
+    doing: Doing = logged,
 ) -> tuple[Profile, bool]:
     """Measure this machine for a package and remember it; returns the profile and whether it was measured now.
+
+    ``force`` measures in any case: on an idle machine in place of what is kept, else the better of both counts.
 
     Raises:
         PackageError, OptionError, BudgetError: as :func:`estream.load`.
@@ -242,7 +249,7 @@ def tune(
     options.check()
     package = open_package(path, options.device)
     device, within = open_within_memory(package, options)
-    return profile_for(package, device, options, within, force=force)
+    return profile_for(package, device, options, within, force=force, doing=doing)
 
 
 __all__ = ["Plan", "Planner", "PromptEstimate", "plan", "planner", "sweep_budgets", "tune"]

@@ -14,7 +14,7 @@ from estream.api.model import Model
 from estream.api.result import Prefill
 from estream.cli import bench_prompts
 from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, memory_of
-from estream.cli.output import err, print_json, say
+from estream.cli.output import doing, err, print_json, say
 from estream.devices.qnn.target import refuse_times
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
@@ -76,7 +76,7 @@ def bench_command(
     _check_lengths(lengths, package.manifest.config.context)
     # Before loading, so that what the tokenizer takes is part of what the budget has left.
     prompts_of = bench_prompts.bench_prompts(package, corpus, max(lengths), repetitions + 1)
-    with Model(package, options) as model:
+    with Model(package, options, doing(output is Form.JSON)) as model:
         rows = [_measure(model, prompts_of, tokens, repetitions) for tokens in lengths]
     if output is Form.JSON:
         print_json([asdict(row) for row in rows])

@@ -10,7 +10,7 @@ import typer
 from estream.api.model import Model
 from estream.api.result import SweepStats, TopToken
 from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, memory_of
-from estream.cli.output import out, print_json, print_pairs, print_table
+from estream.cli.output import doing, out, print_json, print_pairs, print_table
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
 from estream.devices.qnn.target import refuse_times
 from estream.engine.batch import Prompt
@@ -65,7 +65,7 @@ def run_command(
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     package = open_package(path, device)
     given = one_prompt(asked, package.manifest.config.context)
-    with Model(package, options) as model:
+    with Model(package, options, doing(as_json)) as model:
         read = _for_model(given, model, seed)
         for _ in range(repeat - 1):
             model.prefill(read)

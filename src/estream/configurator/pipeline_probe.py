@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
+from estream.configurator.compute_probe import timed
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, SizeAlone
 from estream.configurator.storage_probe import Scratch
@@ -22,6 +24,8 @@ from estream.package.package import FinalNorm, Package
 
 #: Layers that are streamed; the last one has few experts.
 _LAYERS = 3
+#: Times that the work is timed alone, before and after.
+_ALONE = 15
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ def stream_layers(
     configuration: Configuration,
     scratch: Scratch,
     work: Callable[[], None],
-    alone: float,
 ) -> PipelineFigures | None:
     """Stream the first layers into ``scratch`` with the engine's own pager and sweep; None where it holds no ring.
 
-    ``work`` takes ``alone`` seconds where nothing is read. Stalls do not count.
+    Just before and after that ``work`` is timed alone, since another time of an unquiet machine would not compare. Stalls do
+    not count.
     """
     model = simulator.first_layers(min(_LAYERS, simulator.memory.manifest.config.layers))
     least = smallest_ring(model.tape)
@@ -74,13 +78,15 @@ def stream_layers(
     drawn = np.full(model.config.moe.experts, model.config.moe.top_k / model.config.moe.experts)
     device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, sure, drawn, work=work)
     sweep = Sweep(model.tape, device, reads, pager, FinalNorm(np.empty(0, np.float32), None))
+    alone = [timed(work) for _ in range(_ALONE)]
     begin = time.perf_counter()
     result = sweep.run(NO_BATCH, plan, NoArrays(), _NoEmbedding(), scratch.address)
     seconds = time.perf_counter() - begin
+    alone += [timed(work) for _ in range(_ALONE)]
     last = model.config.layers - 1
     experts = sum(p.spec.kind == "expert" for p in model.tape if p.spec.layer < last) + model.config.moe.top_k
     host = (seconds - result.compute_s - result.stall_s) / len(model.tape)
-    return PipelineFigures(max(host, 0.0), max(1.0, result.compute_s / experts / alone))
+    return PipelineFigures(max(host, 0.0), result.compute_s / experts / median(alone))
 
 
 class _NoEmbedding:
