@@ -30,7 +30,7 @@ SHAPE = BatchShape.of_prompt(64)
 class TwoSeconds(Simulator):
     """Estimates each sweep at as long."""
 
-    def estimate(self, configuration, shape, *, repeated=False):
+    def estimate(self, configuration, shape, *, repeated=False, resident=frozenset()):
         return SimpleNamespace(ttft_s=2.0)
 
 
@@ -69,7 +69,7 @@ class World:
             patch.setattr("estream.configurator.estimates.between", lambda *_: busy)
             for _ in range(sweeps):
                 estimates.begin()
-                estimates.of_sweep(SHAPE, 2.0 * ratio, repeated=False)
+                estimates.of_sweep(SHAPE, 2.0 * ratio, frozenset())
         estimates.judge()
         return found
 

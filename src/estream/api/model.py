@@ -291,5 +291,5 @@ class Model:
                 "ring_bytes": plan.layout.ring_bytes,
                 "pinned_pages": self._pager.pinned_count,
             },
-            estimate=self._estimates.of_sweep(plan.shape, ttft_s, repeated=bool(plan.resident)),
+            estimate=self._estimates.of_sweep(plan.shape, ttft_s, plan.resident),
         )

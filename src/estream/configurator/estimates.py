@@ -32,7 +32,7 @@ class SweepEstimates:
         """Sweeps read from the disk that holds ``path``."""
         self._chosen, self._path, self._now = chosen, path, now
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[BatchShape, float, bool, bool]] = deque(maxlen=_WAITING)
+        self._waiting: deque[tuple[BatchShape, float, frozenset[int], bool]] = deque(maxlen=_WAITING)
         self._before: Counters | None = None
         self._deviated = False
         self._estimated = lru_cache(maxsize=_KEPT)(self._estimate)
@@ -42,16 +42,16 @@ class SweepEstimates:
         if self._chosen.simulator is not None:
             self._before = count(self._path)
 
-    def of_sweep(self, shape: BatchShape, ttft_s: float, *, repeated: bool) -> Estimate:
-        """Take note of a sweep that has ended; returns what estimates it."""
+    def of_sweep(self, shape: BatchShape, ttft_s: float, resident: frozenset[int]) -> Estimate:
+        """Take note of a sweep that has ended, and of the pages that it did not read; returns what estimates it."""
         if self._chosen.simulator is None or ttft_s < _SHORTEST_S:
             return _unknown
         busy = self._before is not None and between(self._before, count(self._path)).busy
-        self._waiting.append((shape, ttft_s, repeated, busy))
+        self._waiting.append((shape, ttft_s, resident, busy))
 
         def estimate() -> float | None:
             self.judge()
-            return self._estimated(shape, repeated)
+            return self._estimated(shape, resident)
 
         return estimate
 
@@ -62,17 +62,17 @@ class SweepEstimates:
                 return
             known = upkeep = store.find_upkeep(self._chosen.key)
             while self._waiting:
-                shape, ttft_s, repeated, busy = self._waiting.popleft()
-                ratio = ttft_s / max(self._estimated(shape, repeated), 1e-9)
+                shape, ttft_s, resident, busy = self._waiting.popleft()
+                ratio = ttft_s / max(self._estimated(shape, resident), 1e-9)
                 after = noted(upkeep, ratio, busy, not self._deviated, self._now())
                 self._deviated |= after is not upkeep and after.run is not None
                 upkeep = after
             if upkeep != known:
                 store.keep_upkeep(self._chosen.key, upkeep)
 
-    def _estimate(self, shape: BatchShape, repeated: bool) -> float:
+    def _estimate(self, shape: BatchShape, resident: frozenset[int]) -> float:
         assert self._chosen.simulator is not None
-        return self._chosen.simulator.estimate(self._chosen.configuration, shape, repeated=repeated).ttft_s
+        return self._chosen.simulator.estimate(self._chosen.configuration, shape, resident=resident).ttft_s
 
 
 def _unknown() -> float | None:

@@ -110,13 +110,21 @@ class Simulator:
         self._sizes = lru_cache(_REMEMBERED)(lambda shape: SizeAlone(memory.plan_arrays(shape).bytes))
         self.first_layers = lru_cache(_REMEMBERED)(lambda layers: FirstLayers.of(memory.manifest, layers))
 
-    def estimate(self, configuration: Configuration, shape: BatchShape, *, repeated: bool = False) -> SweepEstimate:
-        """One sweep on a freshly loaded model, or, ``repeated``, with pinned pages in the arena."""
+    def estimate(
+        self,
+        configuration: Configuration,
+        shape: BatchShape,
+        *,
+        repeated: bool = False,
+        resident: frozenset[int] = frozenset(),
+    ) -> SweepEstimate:
+        """One sweep on a freshly loaded model, or, ``repeated``, with all pinned pages in the arena, or some."""
         whole = self.memory.manifest.config.layers
+        kept = frozenset(self.arena(configuration).pinned) if repeated else resident
         if self._few is None:
-            return self.sweep(configuration, shape, whole, repeated).run()
-        once = self.sweep(configuration, shape, self._few, repeated).run()
-        twice = self.sweep(configuration, shape, 2 * self._few, repeated).run()
+            return self.sweep(configuration, shape, whole, kept).run()
+        once = self.sweep(configuration, shape, self._few, kept).run()
+        twice = self.sweep(configuration, shape, 2 * self._few, kept).run()
         return once.onwards(twice, (whole - self._few) / self._few)
 
     def arena(self, configuration: Configuration) -> ArenaPlan:
@@ -124,14 +132,17 @@ class Simulator:
         # How pages are read makes no difference to it.
         return self._arena(Configuration(ring_bytes=configuration.ring_bytes, pinned_bytes=configuration.pinned_bytes))
 
-    def sweep(self, configuration: Configuration, shape: BatchShape, layers: int, repeated: bool = False) -> "SimulatedSweep":
-        """A sweep over the first ``layers`` alone."""
+    def sweep(
+        self, configuration: Configuration, shape: BatchShape, layers: int, resident: frozenset[int] = frozenset()
+    ) -> "SimulatedSweep":
+        """A sweep over the first ``layers`` alone, with the ``resident`` ones of the whole model's pages in the arena."""
         model = self.first_layers(layers)
         arena = model.arena(self.arena(configuration))
         setup = SweepSetup(model.config, model.tape, arena, configuration, self._sizes)
+        kept = [new.index for new, old in zip(model.tape, model.original, strict=True) if old.index in resident]
         chances = self.use.chances(shape)
         last = self.use.chances(BatchShape.of_prompt(shape.wanted))[-1]
-        plan = plan_sweep(setup, shape, arena.pinned if repeated else (), ExpectedUse(chances[:layers]))
+        plan = plan_sweep(setup, shape, kept, ExpectedUse(chances[:layers]))
         return SimulatedSweep(setup, plan, self.profile, self.memory.process_bytes, last)
 
 
