@@ -40,7 +40,7 @@ DAMAGE = {
     "another format": (lambda p: (p / "manifest.json").write_text("[]"), "not an estream package"),
     "another version": (
         lambda p: _manifest(p, lambda d: d.update(version=1)),
-        "package format version 1, but this estream reads version 2",
+        "package format version 1, but this estream reads versions 2 and 3",
     ),
     "another device": (
         lambda p: _manifest(p, lambda d: d.update(device="qnn")),

@@ -93,7 +93,9 @@ def _specs(config: ModelConfig, sizes: dict[str, int]) -> Iterator[PageSpec]:
         yield spec("router", layer, -1, -1)
         yield from (spec("shared", layer, -1, part) for part in range(2))
         if layer not in config.dense_layers:
-            yield from (spec("expert", layer, expert, part) for expert in range(config.moe.experts) for part in range(2))
+            # Experts lie in an order of their own in every layer.
+            order = np.random.default_rng(layer).permutation(config.moe.experts).tolist()
+            yield from (spec("expert", layer, expert, part) for expert in order for part in range(2))
     yield from (spec("head", config.layers, -1, part) for part in range(4))
 
 

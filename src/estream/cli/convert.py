@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from estream.cli.inspect import describe
+from estream.cli.inspect import describe, order_of_experts
 from estream.cli.output import print_json, progress, say
 from estream.cli.quantization import largest_errors, outputs, print_layers
 from estream.conversion import convert, synth
@@ -37,7 +37,11 @@ Soc = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Replace a package that is there already.")]
 Calibrate = Annotated[
     Path | None,
-    typer.Option("--calibrate", metavar="TEXT", help="Choose 4-bit codes for this text (or .npy file of token ids)."),
+    typer.Option(
+        "--calibrate",
+        metavar="TEXT",
+        help="Lay experts most used first by this text (or .npy file of token ids), and choose 4-bit codes for it.",
+    ),
 ]
 Report = Annotated[bool, typer.Option("--report", help="Print the error of each layer's weights and outputs.")]
 RoutingSkew = Annotated[
@@ -118,6 +122,8 @@ def _report(package: Package, seconds: float, as_json: bool) -> None:
         say(f"the checkpoint is compressed ({compression})")
     stored = package.manifest.quantization
     say(f"experts {stored.expert_bits} bits, all else {stored.dense_bits}, in groups of {stored.group}")
+    if package.manifest.use is not None:
+        say(f"experts lie {order_of_experts(package.manifest)}")
     if (npu := package.manifest.npu) is not None:
         size = sum(file.stat().st_size for file in package.path.glob("contexts/*/*"))
         held = (
