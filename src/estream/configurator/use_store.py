@@ -32,7 +32,7 @@ class KeptUse:
 
     def __init__(self, package: Package) -> None:
         self._path = path_of(package)
-        self.learned = _read(self._path, package) or LearnedUse(package.manifest.config)
+        self.learned = learned_use(package)
         self._changed, self._kept_at = False, time.monotonic()
 
     def observe(self, counts: np.ndarray, shape: BatchShape) -> None:
@@ -65,8 +65,9 @@ def path_of(package: Package) -> Path | None:
 
 
 def learned_use(package: Package) -> LearnedUse:
-    """What is known of a package's experts."""
-    return _read(path_of(package), package) or LearnedUse(package.manifest.config)
+    """What is known of a package's experts: from prompts on this machine, else from the text that it was converted with."""
+    manifest = package.manifest
+    return _read(path_of(package), package) or LearnedUse(manifest.config, manifest.use)
 
 
 def _read(path: Path | None, package: Package) -> LearnedUse | None:
