@@ -20,6 +20,7 @@ from estream.api.plan import tune
 from estream.engine.options import LoadOptions
 from estream.host.sizes import KiB, MiB, format_bytes, parse_bytes
 from estream.package.package import Package, open_package
+from estream.package.topics import prompt_ids
 
 LANES = (1, 2, 4, 8)
 REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB)
@@ -30,13 +31,13 @@ FINALISTS = 3
 def run(package: Package, ids: np.ndarray, options: LoadOptions, share: float | None = None) -> float:
     with Model(package, options) as model:
         if share is not None:
-            configuration = replace(model._setup.configuration, speculative_share=share)
+            configuration = replace(model._setup.configuration, read_ahead_chance=share)
             model._setup = replace(model._setup, configuration=configuration)
         return model.prefill(ids).stats.ttft_s
 
 
 def measure(package: Package, tokens: int, budget: int, repeat: int) -> dict:
-    ids = np.random.default_rng(tokens).integers(0, package.manifest.config.vocabulary, tokens)
+    ids = prompt_ids(package.manifest, tokens, seed=tokens)
     page = max(p.padded_bytes for p in package.manifest.tape if p.spec.kind == "expert")
     grid = [
         LoadOptions(budget, lanes=n, request_bytes=r, ring_bytes=ring, pinned_bytes=0)

@@ -21,6 +21,7 @@ from estream.engine.options import Configuration, LoadOptions
 from estream.host import limits
 from estream.host.sizes import format_bytes, parse_bytes
 from estream.package.package import Package, open_package
+from estream.package.topics import prompt_ids
 
 
 def read_alone(package: Package, size: int, options: LoadOptions) -> float:
@@ -48,7 +49,7 @@ def streamed(package: Package, ids: np.ndarray, options: LoadOptions) -> dict:
 
 
 def measure(package: Package, tokens: int, options: LoadOptions, resident: Model, rounds: int) -> dict:
-    ids = np.random.default_rng(tokens).integers(0, package.manifest.config.vocabulary, tokens)
+    ids = prompt_ids(package.manifest, tokens, seed=tokens)
     resident.prefill(ids)
     rows = []
     for _ in range(rounds):

@@ -12,7 +12,7 @@ import json
 import statistics
 from pathlib import Path
 
-import numpy as np
+from msgspec.structs import replace
 from overlap import read_alone
 
 from estream.api.model import Model
@@ -22,6 +22,7 @@ from estream.engine.batch import BatchShape
 from estream.engine.options import Configuration, LoadOptions
 from estream.host.sizes import GiB, MiB, format_bytes
 from estream.package.package import open_package
+from estream.package.topics import prompt_ids
 
 SAMPLE = 768 * MiB
 
@@ -37,7 +38,7 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
     ready = planner(path, LoadOptions())
     budget = budget_of(ready, tokens, share)
     package = open_package(path)
-    ids = np.random.default_rng(tokens).integers(0, package.manifest.config.vocabulary, tokens)
+    ids = prompt_ids(package.manifest, tokens, seed=tokens)
     ratios, ttfts, rates = [], [], []
     for _ in range(rounds):
         with Model(package, LoadOptions(budget)) as model:
@@ -49,7 +50,7 @@ def measure(path: Path, tokens: int, share: float, rounds: int) -> dict:
             now = (before + after) / 2
             storage = ready.profile.storage
             scaled = storage.scaled(now / storage.rate(c.lanes, c.request_bytes))
-            profile = type(ready.profile)(**{**ready.profile.__dict__, "storage": scaled})
+            profile = replace(ready.profile, storage=scaled)
             simulator = Simulator(model._memory, profile)
             predicted = simulator.estimate(c, BatchShape.of_prompt(tokens))
         ratios.append(predicted.ttft_s / stats.ttft_s)

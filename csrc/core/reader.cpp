@@ -58,6 +58,7 @@ uint64_t Reader::submit(int file, uint64_t offset, uint8_t* address, uint64_t le
                       part.length,
                       part.checksum,
                       part.verify,
+                      false,
                       0,
                       {ReadState::ready, 0, offset + part.begin},
                       {ReadState::pending, 0, offset + part.begin}});
@@ -81,7 +82,8 @@ uint64_t Reader::gather(int file, const std::vector<Scattered>& parts) {
   drop_settled_pages();
   const uint64_t ticket = first_live_ + pages_.size(), offset = parts.front().offset;
   const int requests = static_cast<int>(parts.size());
-  pages_.push_back({nullptr, offset, 0, 0, false, requests, {ReadState::ready, 0, offset}, {ReadState::pending, 0, offset}});
+  pages_.push_back(
+      {nullptr, offset, 0, 0, false, false, requests, {ReadState::ready, 0, offset}, {ReadState::pending, 0, offset}});
   for (const Scattered& part : parts) queue_.push_back({file, part.offset, part.address, part.length, ticket, ticket});
   wake_lanes(parts.size());
   return ticket;
@@ -119,6 +121,36 @@ bool Reader::is_published(uint64_t ticket) {
   std::lock_guard lock(mutex_);
   if (ticket >= first_live_ + pages_.size()) throw std::out_of_range("no such read");
   return ticket < first_live_ || page(ticket).outcome.state != ReadState::pending;
+}
+
+bool Reader::is_withdrawn(const Request& request) {
+  for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++)
+    if (!page(ticket).withdrawn) return false;
+  return true;
+}
+
+uint64_t Reader::withdraw(const std::vector<uint64_t>& tickets) {
+  std::lock_guard lock(mutex_);
+  for (const uint64_t ticket : tickets)
+    if (ticket >= first_live_ && ticket < first_live_ + pages_.size()) page(ticket).withdrawn = true;
+  uint64_t dropped = 0;
+  bool published = false;
+  std::erase_if(queue_, [&](const Request& request) {
+    if (!is_withdrawn(request)) return false;
+    for (uint64_t ticket = request.first_ticket; ticket <= request.last_ticket; ticket++) {
+      Page& shared = page(ticket);
+      shared.result.state = ReadState::cancelled;
+      if (--shared.requests_left > 0) continue;
+      shared.outcome = shared.result;
+      published = true;
+    }
+    dropped += request.length;
+    return true;
+  });
+  if (!published) return dropped;
+  published_count_.fetch_add(1, std::memory_order_release);
+  published_.notify_all();
+  return dropped;
 }
 
 void Reader::cancel() {

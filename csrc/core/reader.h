@@ -76,6 +76,9 @@ class Reader {
   // Spins briefly, then sleeps until the page is published or the time is over. In the latter case the page is pending.
   ReadOutcome wait(uint64_t ticket, double timeout_s);
   bool is_published(uint64_t ticket);
+  // Drops the requests that no lane has begun and that serve none but these pages; returns their bytes. A page that lost one is
+  // published as cancelled when no lane writes to its memory any more. Does not wait. Unknown tickets are those of old pages.
+  uint64_t withdraw(const std::vector<uint64_t>& tickets);
   // Drops the requests that no lane has begun and waits for those in flight. Afterwards no lane writes to the arena.
   void cancel();
 
@@ -91,6 +94,7 @@ class Reader {
     uint8_t* address;
     uint64_t file_offset, length, checksum;
     bool verify;
+    bool withdrawn;
     int requests_left;
     ReadOutcome result;   // of the requests that have ended
     ReadOutcome outcome;  // the published one: pending until the last request has ended
@@ -107,6 +111,7 @@ class Reader {
   ReadOutcome read(const Request& request);
   bool finish(int lane, const Request& request, const ReadOutcome& outcome, std::unique_lock<std::mutex>& lock);
   void wake_lanes(size_t requests);
+  bool is_withdrawn(const Request& request);
   Page& page(uint64_t ticket) { return pages_[ticket - first_live_]; }
   void drop_settled_pages();
 

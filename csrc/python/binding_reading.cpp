@@ -185,6 +185,10 @@ a read), "short" (the file ended), "checksum" (the bytes are not those that were
 the other states it is where the page begins, or the first of the gathered parts.)")
       .def("is_published", &Reader::is_published, "ticket"_a,
            "Whether waiting for the ticket would return at once. Raises IndexError for an unknown ticket.")
+      .def("withdraw", &Reader::withdraw, "tickets"_a, ReleaseGil(),
+           R"(Drop the requests that no lane has begun and that serve none but these pages; returns their bytes.
+
+Does not wait. A page that lost a request is published as "cancelled" once no lane writes to its memory.)")
       .def("cancel", &Reader::cancel, ReleaseGil(),
            "Cancel every pending page and wait for the requests in flight. Afterwards no lane writes to memory.")
       .def(

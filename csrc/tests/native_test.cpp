@@ -28,6 +28,7 @@
   TEST(reader_reports_what_cannot_be_read)          \
   TEST(reader_refuses_directories)                  \
   TEST(reader_cancels)                              \
+  TEST(reader_withdraws)                            \
   TEST(reader_leaves_no_thread)                     \
   TEST(reader_publishes_failures_last)              \
   TEST(reader_wakes_who_waits_for_a_cancelled_page) \

@@ -40,7 +40,12 @@ def _seeds() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         values = fixtures.manifest_of(fixtures.make_package(Path(folder)))
     values["source"] = {"kind": "huggingface", "name": "whole"}
-    return {"olmoe.json": json.dumps(values, separators=(",", ":")).encode()}
+    experts = list(range(fixtures.EXPERTS))
+    layers = range(fixtures.LAYERS)
+    curve = [{"tokens": 1.0, "share": 0.5, "weight": 2.0}, {"tokens": 2.0, "share": 0.75, "weight": 1.0}]
+    use = [{"layer": layer, "tokens": 10.0, "chosen": [5.0] * fixtures.EXPERTS, "curve": curve} for layer in layers]
+    named = {"olmoe": values, "ordered": values | {"expert_order": [experts for _ in layers], "use": {"layers": use}}}
+    return {f"{name}.json": json.dumps(data, separators=(",", ":")).encode() for name, data in named.items()}
 
 
 TARGET = Target("manifest", ".json", _prepare, _mutate, _seeds)

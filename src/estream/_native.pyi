@@ -75,6 +75,12 @@ class Reader:
     def is_published(self, ticket: int) -> bool:
         """Whether waiting for the ticket would return at once. Raises IndexError for an unknown ticket."""
 
+    def withdraw(self, tickets: Sequence[int]) -> int:
+        """Drop the requests that no lane has begun and that serve none but these pages; returns their bytes.
+
+        Does not wait. A page that lost a request is published as "cancelled" once no lane writes to its memory.
+        """
+
     def cancel(self) -> None:
         """Cancel every pending page and wait for the requests in flight. Afterwards no lane writes to memory."""
 

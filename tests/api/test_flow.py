@@ -47,6 +47,8 @@ BESIDE = (
     "engine/head_plan.py",
     "engine/reduction.py",
     "devices/cpu/head.py",
+    "engine/use.py",
+    "configurator/use_store.py",
     "engine/workspace.py",
     "engine/slots.py",
     "engine/ring.py",

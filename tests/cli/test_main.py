@@ -54,6 +54,8 @@ FAILURES = {
     ("convert", "DEMO", "PKG"): (1, "exists already; --force"),
     ("convert", "DEMO", "x.estream", "--bits", "3"): (2, "--bits must be 4 or 8"),
     ("synth", "gpt-9", "x.estream"): (2, "'gpt-9' is not a known shape; known: olmoe-1b-7b"),
+    ("synth", "olmoe-1b-7b", "x.estream", "--layers", "99"): (2, "--layers must be 1 to 16 for olmoe-1b-7b"),
+    ("synth", "olmoe-1b-7b", "x.estream", "--routing-skew", "11"): (2, "--routing-skew must be 0 to 10, not 11"),
     ("doctor", "--folder", "absent"): (1, "absent: no such folder"),
 }
 

@@ -49,7 +49,8 @@ def test_a_large_package_is_measured_at_its_first_load(demo_package: Package, mo
     monkeypatch.setattr(configure, "PROBED_BYTES", 0)
     caplog.set_level(logging.INFO, "estream")
     for _ in range(2):
+        # Whether others were busy meanwhile depends on this machine; within the hour it makes no difference.
         with estream.load(demo_package.path):
             pass
     assert caplog.text.count("measuring this machine") == 1
-    assert len(list(tmp_path.glob("*.json"))) == 1
+    assert len(list(tmp_path.glob("profile-*.json"))) == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from estream.configurator.curve import Curve, Point, curve_of
+from estream.configurator.curve import Curve, Point, curve_of, quietest
 from estream.schema import SchemaError, from_plain
 
 
@@ -20,9 +20,18 @@ def test_a_curve_goes_through_its_points_and_stays_between_them(rows):
         assert min(a.value, b.value) - 1e-6 <= middle <= max(a.value, b.value) + 1e-6
 
 
-def test_the_median_and_the_spread_of_samples_are_kept():
-    point = Point.of(4, [3.0, 1.0, 2.0])
-    assert (point.value, point.spread) == (2.0, 1.0)
+def test_the_quietest_quarter_and_the_spread_of_samples_are_kept():
+    assert Point.of(4, [3.0, 1.0, 2.0]) == Point(4, 1.0, 2.0)
+    assert Point.of(4, [3.0, 1.0, 2.0], highest=True) == Point(4, 3.0, 2 / 3)
+    assert quietest(range(100)) == 25
+    assert quietest(range(100), highest=True) == 74
+
+
+@given(st.lists(st.floats(1, 2), min_size=8, max_size=40), st.integers(1, 20))
+def test_samples_of_a_busy_moment_move_a_figure_little(quiet, slow):
+    """As long as some three in ten samples are quiet, the figure is one of theirs."""
+    noisy = quiet + [s * 50 for s in (quiet * 2)[: min(slow, 2 * len(quiet))]]
+    assert quietest(noisy) <= max(quiet)
 
 
 @pytest.mark.parametrize("rows", [[], [[1]], [[2, 1.0], [1, 1.0]], [[1, -1.0]], "x", [["a", 1]]])

@@ -1,7 +1,10 @@
 """The search for a configuration."""
 
+from itertools import pairwise
+
+import pytest
 from msgspec.structs import replace
-from simulated_machines import MB, GiB, MiB, constant, memory, profile
+from simulated_machines import MB, OLMOE, GiB, MiB, constant, memory, profile, skewed_use
 
 from estream.configurator.profile import Storage
 from estream.configurator.prompt_lengths import searched_shapes
@@ -51,4 +54,30 @@ def test_lanes_and_requests_follow_the_storage_curve():
 def test_a_slow_disk_changes_the_plan():
     fast, slow = (choose(memory(2 * GiB), profile(rate=r * MB), {}, [BatchShape.of_prompt(1024)]).chosen for r in (8000, 100))
     assert fast.configuration != slow.configuration
-    assert slow.peak_bytes > fast.peak_bytes
+
+
+SHAPES = [BatchShape.of_prompt(n) for n in (1, 16, 64, 256, 1024)]
+
+
+@pytest.mark.parametrize(("rate", "seconds", "skewed"), [(100, 1e-5, False), (1000, 1e-3, True), (4000, 1e-3, False)])
+def test_more_memory_never_makes_a_prompt_slower(rate: int, seconds: float, skewed: bool):
+    """From the floor to twice the model, short prompts and long ones, on a fresh model and again."""
+    machine, use = profile(rate * MB, seconds), skewed_use() if skewed else None
+    everything, floor = OLMOE.pages_bytes, memory().floor(SHAPES[-1]).bytes
+    rows: list[list[float]] = []
+    for step in range(8):
+        within = memory(round(floor * (2 * everything / floor) ** (step / 7)))
+        chosen = choose(within, machine, {}, SHAPES[:1], use).chosen.configuration
+        simulator = Simulator(within, machine, 300, use)
+        rows.append([simulator.estimate(chosen, shape, repeated=again).ttft_s for shape in SHAPES for again in (False, True)])
+    # A larger ring may end a sweep with another page: the time of one.
+    for before, after in pairwise(rows):
+        assert all(now <= then * (1 + 1e-9) + 2 * seconds for now, then in zip(after, before, strict=True)), (before, after)
+
+
+def test_with_room_for_the_model_nothing_is_read_again():
+    within = memory(round(1.3 * OLMOE.pages_bytes))
+    for rate in (100, 4000):
+        chosen = choose(within, profile(rate * MB), {}, SHAPES).chosen.configuration
+        simulator = Simulator(within, profile(rate * MB))
+        assert [simulator.estimate(chosen, shape, repeated=True).bytes_read for shape in SHAPES] == [0] * len(SHAPES)

@@ -101,4 +101,5 @@ def test_the_simulation_reads_what_the_engine_reads(demo_package: Package, pinne
             assert stats.config["pinned_pages"] == len(arena.pinned)
             assert pinned_bytes_of(model) == arena.pinned_bytes <= pinned
             used.append(read)
-    assert (used[1] < used[0]) == bool(pinned)
+    # What the first sweep taught may spare the second one an expert or two.
+    assert used[1] < used[0] - pinned // 2 if pinned else used[1] <= used[0]

@@ -14,6 +14,7 @@ from simulated_machines import profile
 import estream
 from estream.configurator import store
 from estream.configurator.profile import Profile, read_profile
+from estream.configurator.upkeep import Run, Upkeep
 from estream.package.package import Package
 
 KEY = {"package": "x"}
@@ -25,6 +26,7 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.Monke
     for name in ("ESTREAM_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(store, "_unkept", {})
     store._say_no_folder.cache_clear()
     return monkeypatch
 
@@ -46,18 +48,26 @@ def test_a_user_without_a_home_keeps_nothing_and_is_told_once(
         for _ in range(2):
             assert store.folder() is None
             assert store.path_of(KEY) is None
-            assert store.find(KEY) is None
             assert store.keep(replace(profile(), key=KEY)) is None
-            store.forget(KEY)
+            assert not store.keep_upkeep(KEY, Upkeep(unchanged=1))
+            assert store.find_upkeep(KEY) == Upkeep()
+    # This process goes on using it.
+    assert store.find(KEY) == replace(profile(), key=KEY)
     assert [record.message.startswith(WARNED) for record in caplog.records] == [True]
 
 
-def test_a_profile_is_kept_whole_found_and_forgotten(environment: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_profile_is_kept_whole_and_found(environment: pytest.MonkeyPatch, tmp_path: Path):
     kept = replace(profile(), key=KEY)
     assert store.keep(kept) == store.path_of(KEY)
     assert store.find(KEY) == kept
     assert [path.suffix for path in store.folder().iterdir()] == [".json"]
-    store.forget(KEY)
+
+
+def test_what_is_remembered_beside_it_survives_its_file(environment: pytest.MonkeyPatch):
+    slower = replace(profile(), key=KEY, others=0.05)
+    kept = Upkeep(Run(True, 3, 2, 1.0, 2.0), 5.0, 1, 7.0, 2, slower, 1)
+    assert store.keep_upkeep(KEY, kept)
+    assert store.find_upkeep(KEY) == kept
     assert store.find(KEY) is None
 
 
@@ -68,8 +78,8 @@ def test_a_folder_that_cannot_be_used_is_said(
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING, "estream"):
         assert store.keep(replace(profile(), key=KEY)) is None
-        assert store.find(KEY) is None
-        store.forget(KEY)
+        assert not store.keep_upkeep(KEY, Upkeep())
+        assert store.find_upkeep(KEY) == Upkeep()
     assert "the profile cannot be kept" in caplog.text
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cgroup import estream_command, heed_interrupts, memory_group
 from layouts import SHAPE
@@ -18,7 +19,7 @@ from estream.checkpoint.huggingface import HfCheckpoint
 from estream.conversion import convert as conversion
 from estream.conversion import memory
 from estream.conversion.convert import ConvertOptions, convert
-from estream.errors import PackageError
+from estream.errors import BudgetError, PackageError
 from estream.host import system
 from estream.host.read_ahead import Limits
 from estream.package import writer as writing
@@ -121,9 +122,12 @@ def test_what_does_not_fit_is_refused_by_name(limit: int, tmp_path: Path):
     assert os.listdir(tmp_path) == ["source"]
 
 
-def test_what_is_read_page_by_page_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("text", [False, True])
+def test_what_is_read_page_by_page_is_the_same(text: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     make_olmoe(tmp_path / "source", SHAPE)
-    expected = convert(tmp_path / "source", tmp_path / "a.estream")
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 330, 2100))
+    options = ConvertOptions(8, calibrate=tmp_path / "ids.npy" if text else None)
+    expected = convert(tmp_path / "source", tmp_path / "a.estream", options)
     pace = memory.choose_pace
 
     def careful(*args: object) -> memory.Pace:
@@ -135,6 +139,34 @@ def test_what_is_read_page_by_page_is_the_same(tmp_path: Path, monkeypatch: pyte
         raise AssertionError
 
     monkeypatch.setattr(conversion, "choose_pace", careful)
-    package = convert(tmp_path / "source", tmp_path / "b.estream")
+    package = convert(tmp_path / "source", tmp_path / "b.estream", options)
+    assert package.manifest == expected.manifest
     for name in ("pages.bin", "embedding.bin"):
         assert (package.path / name).read_bytes() == (expected.path / name).read_bytes()
+
+
+def test_a_text_needs_room_for_pages_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    wide = {"hidden_size": 1024, "intermediate_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8}
+    make_olmoe(tmp_path / "source", SHAPE | wide | {"num_experts": 4})
+    np.save(tmp_path / "ids.npy", np.random.default_rng(0).integers(0, 330, 2100))
+    pace = memory.choose_pace
+
+    def without_memory(*args: object) -> memory.Pace:
+        with monkeypatch.context() as patch:
+            for name in ("free_bytes", "resident_bytes"):
+                patch.setattr(memory.limits, name, lambda: 0)
+            return pace(*args)
+
+    def needed(bits: int, text: Path | None) -> int:
+        with monkeypatch.context() as patch:
+            patch.setattr(conversion, "choose_pace", without_memory)
+            with pytest.raises(BudgetError, match="converting needs") as refused:
+                convert(tmp_path / "source", tmp_path / "out.estream", ConvertOptions(bits, calibrate=text))
+        return refused.value.floor_bytes
+
+    plain, text, chosen = needed(8, None), needed(8, tmp_path / "ids.npy"), needed(4, tmp_path / "ids.npy")
+    assert sorted(os.listdir(tmp_path)) == ["ids.npy", "source"]
+    page = max(p.bytes for p in convert(tmp_path / "source", tmp_path / "out.estream", ConvertOptions(8)).manifest.tape)
+    assert text - plain == page
+    # Calibration computes with two models, of which one has 8 bits.
+    assert chosen - needed(4, None) > 3 * page

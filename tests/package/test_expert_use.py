@@ -27,7 +27,7 @@ def test_round_trip() -> None:
         ([use(3), use(3)], "rising order"),
         ([use(16)], "does not belong"),
         ([use(chosen=[1.0] * 3)], "counts 3 experts, the model has 64"),
-        ([use(chosen=[11.0] * 64)], "more often than there were tokens"),
+        ([use(chosen=[12.0] * 64)], "more often than there were tokens"),
         ([use(curve=[{"tokens": 2.0, "share": 0.1, "weight": 1.0}] * 2)], "tokens must rise"),
     ],
 )

@@ -61,7 +61,8 @@ def test_manifest_keys_stay_as_they_are(demo_package: Package):
     """Packages of earlier versions have these; a field may be renamed, its key may not."""
     data = json.loads(_text(demo_package))
     assert " ".join(data) == (
-        "format version device created_by synthetic source model quantization embedding report files tape checksum"
+        "format version device created_by synthetic source model quantization embedding report files expert_order use tape "
+        "checksum"
     )
     assert " ".join(data["model"]) == (
         "family hidden layers vocabulary context norm_eps attention moe tied_head norm head_bias dense_width dense_layers "

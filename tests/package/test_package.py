@@ -40,7 +40,7 @@ DAMAGE = {
     "another format": (lambda p: (p / "manifest.json").write_text("[]"), "not an estream package"),
     "another version": (
         lambda p: _manifest(p, lambda d: d.update(version=1)),
-        "package format version 1, but this estream reads version 2",
+        "package format version 1, but this estream reads versions 2 and 3",
     ),
     "another device": (
         lambda p: _manifest(p, lambda d: d.update(device="qnn")),
@@ -152,6 +152,8 @@ PUBLISHED = {
     "olmoe-1b-7b": 6_919_161_856,
     "mixtral-8x7b": 46_702_792_704,
     "qwen3-30b-a3b": 30_532_122_624,
+    # The language model alone, as transformers builds it.
+    "qwen3.5-35b-a3b": 34_660_610_688,
     "qwen1.5-moe-a2.7b": 14_315_784_192,
     "qwen3-next-80b-a3b": 79_674_391_296,
     "deepseek-v2-lite": 15_706_484_224,

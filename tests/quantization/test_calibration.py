@@ -163,7 +163,8 @@ def test_experts_that_see_few_tokens_are_named(tmp_path: Path, ids: Path):
         assert layer.scarce == sorted(set(layer.scarce))
 
 
-def test_memory_follows_the_text_and_one_layer_not_the_model(tmp_path: Path, ids: Path):
+@pytest.mark.parametrize("bits", [4, 8])
+def test_memory_follows_the_text_and_one_layer_not_the_model(bits: int, tmp_path: Path, ids: Path):
     """Twelve times the layers may not take more memory, but for what the allocator keeps."""
     peaks = []
     for layers in (2, 24):
@@ -171,10 +172,10 @@ def test_memory_follows_the_text_and_one_layer_not_the_model(tmp_path: Path, ids
         make_olmoe(source, SHAPE | {"num_hidden_layers": layers, "hidden_size": 256, "intermediate_size": 256})
         program = (
             "import sys; from estream.conversion.convert import ConvertOptions, convert; from estream.host import limits\n"
-            "convert(sys.argv[1], sys.argv[2], ConvertOptions(calibrate=sys.argv[3]))\n"
+            "convert(sys.argv[1], sys.argv[2], ConvertOptions(int(sys.argv[4]), calibrate=sys.argv[3]))\n"
             "print(limits.peak_resident_bytes())"
         )
-        command = [sys.executable, "-c", program, source, tmp_path / f"{layers}.estream", ids]
+        command = [sys.executable, "-c", program, source, tmp_path / f"{layers}.estream", ids, str(bits)]
         peaks.append(int(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
     assert (tmp_path / "layers-24/model.safetensors").stat().st_size > 100 << 20
     assert peaks[1] < peaks[0] + (24 << 20)

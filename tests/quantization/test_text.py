@@ -36,7 +36,7 @@ def test_unusable_texts_are_refused(tiny_source: Path, tmp_path: Path, content, 
     assert not (tmp_path / "out.estream").exists()
 
 
-def test_unreadable_texts_and_useless_options_are_refused(tiny_source: Path, tmp_path: Path, ids: Path):
+def test_unreadable_texts_are_refused(tmp_path: Path):
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9 " * 5000)
     (tmp_path / "broken.npy").write_bytes(b"not an array")
     for name, message in (
@@ -47,5 +47,3 @@ def test_unreadable_texts_and_useless_options_are_refused(tiny_source: Path, tmp
     ):
         with pytest.raises(OptionError, match=f"{name}: .*{message}|{name}: {message}"):
             convert(DEMO, tmp_path / "out.estream", ConvertOptions(calibrate=tmp_path / name))
-    with pytest.raises(OptionError, match="8 bits need no calibration"):
-        convert(tiny_source, tmp_path / "out.estream", ConvertOptions(bits=8, calibrate=ids))

@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from simulated_machines import CONFIG, OLMOE
 
 from estream.configurator.simulated import SizeAlone
@@ -13,6 +14,7 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.schedule import plan_reading
 from estream.engine.sweep_plan import SweepPlan
+from estream.engine.use import ExpectedUse
 from estream.package.manifest import Page
 
 TAPE = OLMOE.tape
@@ -30,6 +32,7 @@ class FakeReader:
     outcomes: dict[int, tuple[str, int, int]] = field(default_factory=dict)
     tickets: int = 0
     cancelled: int = 0
+    withdrawn: list[int] = field(default_factory=list)
 
     def submit(self, file: int, offset: int, address: int, length: int, pages: Sequence[tuple[int, int, int, bool]]) -> int:
         self.asked.append((offset, length))
@@ -41,6 +44,10 @@ class FakeReader:
 
     def is_published(self, ticket: int) -> bool:
         return self.wait(ticket, 0.0)[0] != "pending"
+
+    def withdraw(self, tickets: Sequence[int]) -> int:
+        self.withdrawn += tickets
+        return 0
 
     def cancel(self) -> None:
         self.cancelled += 1
@@ -56,6 +63,6 @@ def begin(pager: Pager, resident: Collection[int] | None = None, spare: int = 0)
     """Begin a sweep in a ring of the smallest size and ``spare`` more, where experts are read when they are routed to."""
     read = frozenset(pager.resident if resident is None else resident)
     ring = smallest_ring(TAPE) + spare
-    schedule = plan_reading(CONFIG, TAPE, read, False, 0)
-    plan = SweepPlan(BatchShape.of_prompt(1), SizeAlone(0), SweepLayout(0, ring, ring), read, schedule)
+    schedule = plan_reading(CONFIG, TAPE, read, ExpectedUse(np.zeros((CONFIG.layers, CONFIG.moe.experts))), 2.0, 0)
+    plan = SweepPlan(BatchShape.of_prompt(1), SizeAlone(0), SweepLayout(0, ring, ring), read, schedule, ring)
     pager.begin(plan, RING_ADDRESS)

@@ -1,11 +1,17 @@
 """Machines and models of round numbers for the simulator."""
 
+from functools import cache
+
+import numpy as np
+
 from estream.configurator.costs import FULL, MeasuredCosts
 from estream.configurator.curve import Curve, Point
 from estream.configurator.profile import Profile, Storage
 from estream.conversion.synth import SHAPES
 from estream.devices.opening import arrays_planner
+from estream.engine.batch import BatchShape
 from estream.engine.memory import ModelMemory
+from estream.engine.use import LearnedUse
 from estream.host.sizes import GiB, MiB
 from estream.models import olmoe
 from estream.package.layout import Quantization, build_tape
@@ -43,3 +49,20 @@ OLMOE = manifest_of(CONFIG, Quantization.choose(CONFIG, 4, 8, 64))
 def memory(budget: int = GiB) -> ModelMemory:
     """OLMoE's shape within ``budget`` bytes."""
     return ModelMemory(OLMOE, budget, 60 * MiB, arrays_planner(OLMOE, False, 4))
+
+
+def draw_counts(rng: np.random.Generator, weights: np.ndarray, tokens: int) -> np.ndarray:
+    """int64 [layers, experts]: each of some independent tokens chooses ``top_k`` experts, those of more weight more often."""
+    keys = rng.gumbel(size=(len(weights), tokens, weights.shape[1])) + np.log(weights)[:, None]
+    chosen = np.argsort(-keys, axis=-1)[..., : CONFIG.moe.top_k]
+    return np.stack([np.bincount(row.reshape(-1), minlength=weights.shape[1]) for row in chosen])
+
+
+@cache
+def skewed_use() -> LearnedUse:
+    """Of OLMoE's shape: a few experts of each layer serve most tokens, others in each layer."""
+    use, rng = LearnedUse(CONFIG), np.random.default_rng(0)
+    weights = np.stack([rng.permutation(1.0 / np.arange(1, CONFIG.moe.experts + 1)) for _ in range(CONFIG.layers)])
+    for tokens in (16, 64, 256, 1024) * 2:
+        use.observe(draw_counts(rng, weights, tokens), BatchShape.of_prompt(tokens))
+    return use

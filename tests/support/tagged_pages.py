@@ -6,7 +6,7 @@ Each line of 64 bytes holds its page's index, its own offset in the page, and va
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,6 +25,7 @@ from estream.engine.reads import Reads
 from estream.engine.routing import RoutingLists
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepSetup, plan_sweep
+from estream.engine.use import ExpectedUse
 from estream.host.sizes import KiB
 from estream.models.config import ModelConfig
 from estream.package.layout import PAGE_ALIGNMENT, PageLayout, PageSpec
@@ -92,17 +93,22 @@ def _specs(config: ModelConfig, sizes: dict[str, int]) -> Iterator[PageSpec]:
         yield spec("router", layer, -1, -1)
         yield from (spec("shared", layer, -1, part) for part in range(2))
         if layer not in config.dense_layers:
-            yield from (spec("expert", layer, expert, part) for expert in range(config.moe.experts) for part in range(2))
+            # Experts lie in an order of their own in every layer.
+            order = np.random.default_rng(layer).permutation(config.moe.experts).tolist()
+            yield from (spec("expert", layer, expert, part) for expert in order for part in range(2))
     yield from (spec("head", config.layers, -1, part) for part in range(4))
 
 
 @dataclass(frozen=True)
 class SweepCase:
-    """``used`` and ``prefetched`` experts by layer."""
+    """``used`` and ``prefetched`` experts by layer; ``chances`` [layers, experts], where none are given all are alike: those
+    of a ``speculative`` sweep are all read ahead, of another none.
+    """
 
     used: Sequence[frozenset[int]]
     prefetched: Sequence[frozenset[int]]
     speculative: bool
+    chances: np.ndarray | None = None
 
 
 class WatchedPager(Pager):
@@ -192,15 +198,17 @@ class TaggedSweeps:
         model, pager = self.model, self.pager
         pager.seen = []
         self.reads.accept()
-        share = 0.0 if case.speculative else 2.0
-        setup = replace(self._setup, configuration=replace(self._setup.configuration, speculative_share=share))
-        plan = plan_sweep(setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident)
+        shape = (model.config.layers, model.config.moe.experts)
+        chances = np.full(shape, 1.0 if case.speculative else 0.1) if case.chances is None else case.chances
+        plan = plan_sweep(
+            self._setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident, ExpectedUse(chances)
+        )
         device = WatchingDevice(model.config, pager, case, at_call)
         norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), head=None)
-        rows = SimpleNamespace(finish=lambda _: None)
+        embedding = SimpleNamespace(finish=lambda _: None)
         sweep = Sweep(model.tape, device, self.reads, pager, norm)
         try:
-            sweep.run(SimpleNamespace(tokens=1), plan, arrays, rows, self._arena.address)
+            sweep.run(SimpleNamespace(tokens=1), plan, arrays, embedding, self._arena.address)
         except BaseException:
             pager.forget()
             raise

@@ -197,6 +197,36 @@ void reader_cancels() {
   CHECK(settled(reader, reader.submit(0, 0, arena.base(), kBlock, {{0, kBlock, 0, true}})).state == ReadState::ready);
 }
 
+// Every second page is withdrawn, of runs whose requests hold one page, two pages, and a third of one.
+void reader_withdraws() {
+  const TestFile file;
+  constexpr uint64_t kPages = 120;
+  for (const uint64_t request : {3 * kBlock, 6 * kBlock, kBlock}) {
+    Arena arena(3 * kPages * kBlock);
+    Reader reader(file.paths, 2, request, true, slow_zero);
+    std::vector<PagePart> pages;
+    for (uint64_t i = 0; i < kPages; i++) pages.push_back({3 * i * kBlock, 3 * kBlock, 0, true});
+    const uint64_t first = reader.submit(0, 0, arena.base(), arena.bytes(), pages);
+    std::vector<uint64_t> odd;
+    for (uint64_t i = 1; i < kPages; i += 2) odd.push_back(first + i);
+    const uint64_t dropped = reader.withdraw(odd);
+    CHECK((dropped > 0) == (request < 6 * kBlock));
+    uint64_t cancelled = 0;
+    for (uint64_t i = 0; i < kPages; i++) {
+      const ReadState state = settled(reader, first + i).state;
+      const uint8_t* page = arena.base() + 3 * i * kBlock;
+      if (state == ReadState::ready)
+        CHECK(holds_file(page, 3 * i * kBlock, 3 * kBlock));
+      else
+        cancelled += state == ReadState::cancelled;
+      CHECK(state == ReadState::ready || i % 2 == 1);
+    }
+    CHECK(cancelled * 3 * kBlock >= dropped);
+    CHECK(reader.stats().bytes + dropped == arena.bytes());
+    CHECK(reader.withdraw(odd) == 0 && reader.withdraw({first + 1000}) == 0);
+  }
+}
+
 void reader_leaves_no_thread() {
   const TestFile file;
   Arena arena(kManyBlocks * kBlock);

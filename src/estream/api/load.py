@@ -18,8 +18,9 @@ def load(
 ) -> Model:
     """Load a package for sweeps.
 
-    The first load of a package of 1 GiB or more on a machine measures it for 7 to 9 seconds, says so on the logger
-    ``estream``, and keeps the profile in the user's cache folder (``$ESTREAM_CACHE`` where set). Later loads read it there.
+    The first load of a package of 1 GiB or more on a machine measures it for 7 to 10 seconds, says so on the logger
+    ``estream``, and keeps the profile in the user's cache folder (``$ESTREAM_CACHE`` where set). Later loads read it there, and
+    measure again only where there is a reason to and the machine is idle (docs/configurator.md).
 
     Args:
         path: the ``NAME.estream`` folder.

@@ -5,16 +5,18 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from estream import _native
 from estream.api.result import Prefill, Reading, SweepStats, TopToken
+from estream.api.text_calls import TextCalls
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
+from estream.configurator.use_store import KeptUse
 from estream.devices.opening import open_within_memory
 from estream.engine.batch import Batch, BatchShape, make_batch
 from estream.engine.embedding import EmbeddingReader
@@ -30,9 +32,13 @@ from estream.engine.wanted import Positions, Prompt, Request
 from estream.engine.workspace import Workspace
 from estream.errors import NumericError, OptionError, PromptError, StateError
 from estream.host import limits, system
+from estream.host.doing import Doing, logged
+from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
-from estream.text.chat_template import Message, RenderedChat
 from estream.text.tokenizer import TextTokenizer
+
+#: To back a larger arena with memory takes a noticeable time.
+_LARGE_ARENA = 4 * GiB
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
 
@@ -46,10 +52,11 @@ def _abandon_in_child() -> None:
 system.call_after_fork(_abandon_in_child)
 
 
-class Model:
+class Model(TextCalls):
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
-    def __init__(self, package: Package, options: LoadOptions) -> None:
+    def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
+        """``doing`` is told what takes long."""
         options.check()
         manifest = package.manifest
         self._package = package
@@ -61,12 +68,16 @@ class Model:
         self._device, self._memory = open_within_memory(package, options)
         self._shares_prefixes = self._device.shares_prefixes
         self._memory.check(BatchShape.of_prompt(1))
-        chosen = configure(package, self._device, options, self._memory)
-        self._estimates = SweepEstimates(chosen)
-        self._setup = SweepSetup.of(self._memory, chosen.configuration)
+        self._use = KeptUse(package)
+        learned = self._use.learned
+        chosen = configure(package, self._device, options, self._memory, learned, doing)
+        self._estimates = SweepEstimates(chosen, package.path)
+        self._setup = SweepSetup.of(self._memory, chosen.configuration, learned.of_short_prompt())
         # Memory that the user has set aside stays in memory; what was merely free may be swapped.
         self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
-        self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
+        large = self._setup.arena.bytes >= _LARGE_ARENA
+        with doing(f"loading pages' memory, {format_bytes(self._setup.arena.bytes)}", None) if large else nullcontext():
+            self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
         request_bytes = chosen.configuration.request_bytes
         reader = package.open_reader(chosen.configuration.lanes, request_bytes, options.direct_io)
         self._reads = Reads(reader, [package.pages_path, package.embedding_path])
@@ -105,6 +116,7 @@ class Model:
             self._reads.stop()
             del self._sweep, self._pager, self._reads, self._workspace, self._device
         self._estimates.judge()
+        self._use.keep()
 
     def _abandon(self) -> None:
         if self._closed:
@@ -170,11 +182,13 @@ class Model:
         config, share = self._package.manifest.config, self._shares_prefixes
         batch = make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
         with self._using():
+            self._estimates.begin()
             self._memory.check(batch.shape)
             self._reads.accept()
             before = self._reads.native.stats()
-            plan = plan_sweep(self._setup, batch.shape, self._pager.resident)
+            plan = self._plan(batch)
             result = self._run(batch, plan)
+            self._use.observe(result.counts, batch.shape)
             if batch.head.strange_row(result.head) is not None:
                 self._refuse_numbers(batch)
             answers = batch.head.answers(result.head)
@@ -183,12 +197,15 @@ class Model:
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""
-        result = self._run(batch, plan_sweep(self._setup, batch.shape, self._pager.resident), refuse)
+        result = self._run(batch, self._plan(batch), refuse)
         if (row := batch.head.strange_row(result.head)) is not None:
             raise no_number("the last layer or the head", row)
         raise NumericError(
             "the answers were no finite numbers, and are when computed again: this machine's memory or processor errs"
         )
+
+    def _plan(self, batch: Batch) -> SweepPlan:
+        return plan_sweep(self._setup, batch.shape, self._pager.resident, self._use.learned.expected(batch.shape))
 
     def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
         """Its answers lie in the arena."""
@@ -237,21 +254,6 @@ class Model:
         order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
         return [TopToken(int(i), self._tokenizer.piece(int(i)), float(logprobs[i])) for i in order]
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
-        return self._tokenizer.encode(text)
-
-    def render(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
-        """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
-
-        :meth:`prefill` takes it, and adds no second beginning-of-sequence token to it.
-        """
-        return self._tokenizer.chat.render(messages, add_generation_prompt, **variables)
-
-    def encode_chat(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
-        """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
-        return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
-
     def _check_usable(self) -> None:
         if self._closed:
             raise StateError("this model is closed; load it again")
@@ -292,5 +294,5 @@ class Model:
                 "ring_bytes": plan.layout.ring_bytes,
                 "pinned_pages": self._pager.pinned_count,
             },
-            estimate=self._estimates.of_sweep(plan.shape, ttft_s, repeated=bool(plan.resident)),
+            estimate=self._estimates.of_sweep(plan.shape, ttft_s, plan.resident),
         )

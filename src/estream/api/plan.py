@@ -11,12 +11,14 @@ from estream.configurator.profile import Profile, read_profile
 from estream.configurator.prompt_lengths import reported_tokens, searched_shapes
 from estream.configurator.search import SearchResult, choose
 from estream.configurator.simulate import Simulator, SweepEstimate
+from estream.configurator.use_store import learned_use
 from estream.devices.opening import arrays_planner, open_within_memory
 from estream.engine.activations import ArraysPlanner
 from estream.engine.batch import BatchShape
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
 from estream.errors import BudgetError, OptionError
+from estream.host.doing import Doing, logged
 from estream.host.sizes import parse_bytes
 from estream.package.package import Package, open_package
 
@@ -112,8 +114,9 @@ class Planner:
         memory = self.memory(budget)
         memory.check(BatchShape.of_prompt(1))
         fitting = tuple(shape for shape in map(BatchShape.of_prompt, lengths or ()) if memory.fits(shape))
-        search = choose(memory, self.profile, self.options.given, fitting or searched_shapes(memory))
-        simulator = Simulator(memory, self.profile)
+        use = learned_use(self.package)
+        search = choose(memory, self.profile, self.options.given, fitting or searched_shapes(memory), use)
+        simulator = Simulator(memory, self.profile, use=use)
         asked = lengths or reported_tokens(context)
         arena = simulator.arena(search.chosen.configuration)
         return Plan(
@@ -152,8 +155,11 @@ def planner(
     options: LoadOptions,
     device_profile: str | Path | None = None,
     lengths: Sequence[int] | None = None,
+    doing: Doing = logged,
 ) -> Planner:
     """A planner for this machine, measured now if it never was for this package, or for the machine of a written profile.
+
+    ``doing`` is told what takes long.
 
     Raises:
         PackageError: the package cannot be used.
@@ -173,7 +179,7 @@ def planner(
         return Planner(package, profile, options, arrays, profile.process_bytes, profile.memory_bytes or 0)
     device, memory = open_within_memory(package, options)
     memory.check(BatchShape.of_prompt(1))
-    profile, _ = profile_for(package, device, options, memory)
+    profile, _ = profile_for(package, device, options, memory, doing=doing)
     return Planner(package, profile, options, memory.plan_arrays, memory.process_bytes, memory.budget_bytes)
 
 
@@ -229,8 +235,11 @@ def tune(
     threads: int | None = None,
     activations: str = "int8",
     force: bool = False,
+    doing: Doing = logged,
 ) -> tuple[Profile, bool]:
     """Measure this machine for a package and remember it; returns the profile and whether it was measured now.
+
+    ``force`` measures in any case: on an idle machine in place of what is kept, else the better of both counts.
 
     Raises:
         PackageError, OptionError, BudgetError: as :func:`estream.load`.
@@ -240,7 +249,7 @@ def tune(
     options.check()
     package = open_package(path, options.device)
     device, within = open_within_memory(package, options)
-    return profile_for(package, device, options, within, force=force)
+    return profile_for(package, device, options, within, force=force, doing=doing)
 
 
 __all__ = ["Plan", "Planner", "PromptEstimate", "plan", "planner", "sweep_budgets", "tune"]

@@ -12,14 +12,14 @@ import typer
 
 from estream.api.model import Model
 from estream.api.result import Prefill
+from estream.cli import bench_prompts
 from estream.cli.options import MOST_REPETITIONS, Activations, Memory, Threads, lengths_of, memory_of
-from estream.cli.output import err, print_json, say
-from estream.cli.prompt import random_ids
+from estream.cli.output import doing, err, print_json, say
 from estream.devices.qnn.target import refuse_times
 from estream.engine.options import LoadOptions
 from estream.errors import OptionError
 from estream.host.sizes import format_bytes
-from estream.package.package import Package, open_package
+from estream.package.package import open_package
 
 
 class Form(StrEnum):
@@ -59,6 +59,7 @@ def bench_command(
     repetitions: Annotated[
         int, typer.Option("-r", "--repetitions", min=1, max=MOST_REPETITIONS, help="Measured prompts of each length.")
     ] = 5,
+    corpus: Annotated[Path | None, typer.Option("--corpus", metavar="FILE", help=bench_prompts.HELP)] = None,
     output: Annotated[Form, typer.Option("-o", "--output", help="How to print the rows.")] = Form.MD,
     memory: Memory = None,
     threads: Threads = None,
@@ -66,15 +67,17 @@ def bench_command(
     activations: Activations = "int8",
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes, by kind of work.")] = False,
 ) -> None:
-    """Time different prompts of random tokens on a loaded model, after one warm-up prompt of each length."""
+    """Time different prompts of random tokens, or of a text, on a loaded model, after one warm-up prompt of each length."""
     refuse_times("bench", device)
     options = LoadOptions(memory_of(memory), threads, device, activations)
     options.check()
     lengths = lengths_of("--prompt-tokens", prompts)
     package = open_package(path, device)
     _check_lengths(lengths, package.manifest.config.context)
-    with Model(package, options) as model:
-        rows = [_measure(model, package, tokens, repetitions) for tokens in lengths]
+    # Before loading, so that what the tokenizer takes is part of what the budget has left.
+    prompts_of = bench_prompts.bench_prompts(package, corpus, max(lengths), repetitions + 1)
+    with Model(package, options, doing(output is Form.JSON)) as model:
+        rows = [_measure(model, prompts_of, tokens, repetitions) for tokens in lengths]
     if output is Form.JSON:
         print_json([asdict(row) for row in rows])
     elif output is Form.CSV:
@@ -92,15 +95,16 @@ def _check_lengths(lengths: list[int], context: int) -> None:
         raise OptionError(f"--prompt-tokens: {max(lengths)} tokens, the model's context is {context}")
 
 
-def _measure(model: Model, package: Package, tokens: int, repetitions: int) -> Row:
+def _measure(model: Model, prompts: bench_prompts.Prompts, tokens: int, repetitions: int) -> Row:
     results: list[Prefill] = []
     work: list[dict[str, float]] = []
     for i in range(repetitions + 1):
         if err.is_terminal:
             err.print(f"pp{tokens}: {f'{i} of {repetitions}' if i else 'warming up'} ", end="\r")
         before = model.device_seconds()
-        results.append(model.prefill(random_ids(tokens, i, package.manifest.config.vocabulary)))
+        results.append(model.prefill(prompts(tokens, i)))
         work.append({kind: after - before[kind] for kind, after in model.device_seconds().items()})
+    package = model.package
     stats = [result.stats for result in results[1:]]
     speeds = [tokens / s.ttft_s for s in stats]
     mean = {kind: statistics.fmean(w[kind] for w in work[1:]) for kind in work[0]}

@@ -11,6 +11,7 @@ from estream.cli.output import print_json, print_pairs, progress, say
 from estream.cli.quantization import summary
 from estream.errors import PackageError
 from estream.host.sizes import format_bytes
+from estream.package.manifest import Manifest
 from estream.package.package import Package, open_package
 from estream.package.verify import verify
 from estream.schema import to_plain
@@ -42,6 +43,8 @@ def describe(package: Package) -> dict[str, Any]:
         "quantized_weights": weights,
         "bits_per_weight": 8 * code_bytes / weights,
         "report": to_plain(manifest.report),
+        "expert_order": "id" if manifest.expert_order is None else "use",
+        "use_tokens": manifest.use_tokens,
         "pages": {kind: {"count": pages[kind], "bytes": sizes[kind]} for kind in pages},
         "pages_bytes": manifest.pages_bytes,
         "embedding": {"dtype": manifest.embedding_dtype, "bytes": manifest.embedding_bytes},
@@ -68,12 +71,19 @@ def inspect_command(path: PackagePath, as_json: Json = False) -> None:
         "quantization": f"experts {quantization['expert_bits']} bits, attention and head {quantization['dense_bits']} bits, "
         f"groups of {quantization['group']}",
         "error": summary(package.manifest.report) if package.manifest.report else "not measured",
+        "expert order": order_of_experts(package.manifest),
         "tokenizer": "yes" if facts["tokenizer"] else "no: prompts must be token ids",
         "pages": ", ".join(f"{v['count']} {k} ({format_bytes(v['bytes'])})" for k, v in facts["pages"].items()),
         "embedding": f"{facts['embedding']['dtype']}, {format_bytes(facts['embedding']['bytes'])}, read by row",
         "size": format_bytes(facts["bytes"]),
     }
     print_pairs(str(path), rows)
+
+
+def order_of_experts(manifest: Manifest) -> str:
+    """In which order a layer's experts lie, and how many tokens have shown their use."""
+    order = "by id" if manifest.expert_order is None else "most used first"
+    return order + (f", use known from {manifest.use_tokens} tokens" if manifest.use_tokens else "")
 
 
 def _model_rows(model: dict[str, Any]) -> dict[str, str]:

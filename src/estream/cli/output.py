@@ -3,16 +3,28 @@
 import json
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
+from rich.text import Text
 
 from estream.cli.guard import shown
 from estream.conversion.convert import Progress as ProgressCallback
+from estream.host.doing import Doing
 
 # Without markup, so that brackets in paths and tokens are printed.
 out = Console(highlight=False, markup=False, emoji=False)
@@ -96,3 +108,24 @@ def progress(description: str) -> Iterator[ProgressCallback | None]:
     with Progress(*columns, console=err, transient=True) as bar:
         task = bar.add_task(description, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+class _Seconds(ProgressColumn):
+    """What is done, and its seconds so far: ``measuring this machine for PKG, once: 3 of 8 s``."""
+
+    def render(self, task: Task) -> Text:
+        now = int(task.elapsed or 0)
+        of = "" if task.total is None or now > task.total else f" of {task.total:.0f}"
+        return Text(f"{shown(task.description)}: {now}{of} s")
+
+
+def doing(quiet: bool) -> Doing:
+    """Show on standard error what takes long, and for how many seconds so far; nothing if ``quiet`` or it is no terminal."""
+
+    @contextmanager
+    def show(what: str, seconds: float | None) -> Iterator[None]:
+        with Progress(SpinnerColumn(), _Seconds(), console=err, transient=True) as lines:
+            lines.add_task(what, total=seconds)
+            yield
+
+    return (lambda _what, _seconds: nullcontext()) if quiet or not err.is_terminal else show

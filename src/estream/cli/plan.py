@@ -8,7 +8,7 @@ import typer
 from estream.api.plan import Plan, Planner, PromptEstimate, planner, sweep_budgets, tune
 from estream.cli.inspect import Json, PackagePath
 from estream.cli.options import MOST_LANES, Activations, Memory, Threads, lengths_of, memory_of, size_of
-from estream.cli.output import err, out, print_json, print_pairs, print_table, say
+from estream.cli.output import doing, out, print_json, print_pairs, print_table, say
 from estream.configurator import store
 from estream.configurator.profile import Profile
 from estream.engine.options import LoadOptions
@@ -58,7 +58,7 @@ def plan_command(
     lengths = None if prompt_tokens is None else lengths_of("--prompt-tokens", prompt_tokens)
     if plot and not budget_sweep:
         raise OptionError("--plot draws a --budget-sweep; give that too")
-    ready = planner(path, options, None if device_profile is None else profile_path(device_profile), lengths)
+    ready = planner(path, options, None if device_profile is None else profile_path(device_profile), lengths, doing(as_json))
     if budget_sweep:
         _budgets(ready, lengths[0] if lengths else 1024, plot, as_json)
         return
@@ -79,8 +79,7 @@ def tune_command(
 ) -> None:
     """Measure this machine for a package once, and keep the result for loading, running and planning."""
     budget = memory_of(memory)
-    with err.status(f"measuring this machine for {path}"):
-        profile, now = tune(path, budget, threads, activations, force)
+    profile, now = tune(path, budget, threads, activations, force, doing(as_json))
     if as_json:
         kept = store.path_of(profile.key)
         print_json(profile.to_json() | {"measured_now": now, "path": None if kept is None else str(kept)})
@@ -117,14 +116,23 @@ def _facts(profile: Profile) -> dict[str, str]:
         rows[f"{name} page"] = "   ".join(f"{x:.0f} tokens {1e3 * s:.2f} ms" for x, s, _ in sample)
     rows["while reading"] = f"computing takes {storage.compute_slowdown:.2f} x as long"
     rows["while computing"] = f"reading takes {storage.read_slowdown:.2f} x as long"
+    rows["others meanwhile"] = _others(profile)
     rows["kept in"] = str(store.path_of(profile.key) or "no file: this user has no home; ESTREAM_CACHE may name a folder")
     return rows
+
+
+def _others(profile: Profile) -> str:
+    """What the rest of the machine did while it was measured."""
+    if profile.others is None:
+        return "unknown"
+    later = "; a load measures again when the machine is idle" if profile.noisy else ""
+    return f"took {profile.others:.0%} of the machine{later}"
 
 
 def _print(plan: Plan, explain: bool) -> None:
     c = plan.configuration
     facts = {
-        "machine": plan.profile.name + (f", measured {plan.profile.measured_at}" if plan.profile.kind == "measured" else ""),
+        "machine": plan.profile.name + (_measured(plan.profile) if plan.profile.kind == "measured" else ""),
         "budget": f"{format_bytes(plan.budget_bytes)} (the floor for one token is {format_bytes(plan.floor_bytes)})",
         "reading": f"{c.lanes} lanes, requests of {format_bytes(c.request_bytes)}",
         "arena": f"ring {format_bytes(c.ring_bytes)}, {plan.pinned_pages} pages pinned ({format_bytes(plan.pinned_bytes)})",
@@ -139,6 +147,11 @@ def _print(plan: Plan, explain: bool) -> None:
         say(f"- {source}")
     if explain:
         _explain(plan)
+
+
+def _measured(profile: Profile) -> str:
+    busy = f" while others {_others(profile)}" if profile.noisy else ""
+    return f", measured {profile.measured_at}{busy}"
 
 
 def _prediction(p: PromptEstimate) -> tuple[str, ...]:

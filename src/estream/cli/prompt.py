@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from estream.errors import OptionError, PromptError
 from estream.host.sizes import MiB, format_bytes
 
@@ -134,8 +132,3 @@ def _read_conversation(path: Path, context: int) -> Conversation:
     if not isinstance(data, list):
         raise PromptError(f"{path}: expected a list of messages, or an object that has one under 'messages'")
     return Conversation(data, variables)
-
-
-def random_ids(count: int, seed: int, vocabulary: int) -> np.ndarray:
-    """Return random token ids, int32 [count]; equal seeds give equal ids."""
-    return np.random.default_rng(seed).integers(0, vocabulary, count, dtype=np.int32)

@@ -10,14 +10,15 @@ import typer
 from estream.api.model import Model
 from estream.api.result import SweepStats, TopToken
 from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activations, Memory, Threads, memory_of
-from estream.cli.output import out, print_json, print_pairs, print_table
-from estream.cli.prompt import Conversation, GivenPrompt, one_prompt, random_ids
+from estream.cli.output import doing, out, print_json, print_pairs, print_table
+from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
 from estream.devices.qnn.target import refuse_times
 from estream.engine.options import LoadOptions
 from estream.engine.wanted import Prompt
 from estream.errors import PackageError, PromptError
 from estream.host.sizes import format_bytes
 from estream.package.package import open_package
+from estream.package.topics import prompt_ids
 
 
 def run_command(
@@ -64,7 +65,7 @@ def run_command(
         raise PackageError(f"{trace.absolute().parent}: no such folder to write a trace into")
     package = open_package(path, device)
     given = one_prompt(asked, package.manifest.config.context)
-    with Model(package, options) as model:
+    with Model(package, options, doing(as_json)) as model:
         read = _for_model(given, model, seed)
         for _ in range(repeat - 1):
             model.prefill(read)
@@ -89,7 +90,7 @@ def _for_model(given: str | Conversation | int, model: Model, seed: int) -> Prom
         # Checked before the ids are made, since a large number would not fit into memory.
         if given > config.context:
             raise PromptError(f"the prompt has {given} tokens, the model's context is {config.context}")
-        return random_ids(given, seed, config.vocabulary)
+        return prompt_ids(model.package.manifest, given, seed)
     return given
 
 

@@ -1,6 +1,7 @@
 """Probes of the device: how long each kind of page takes as a function of token counts, with the package's own pages."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -25,12 +26,19 @@ from estream.package.manifest import Page
 from estream.package.package import Package
 
 _TOKENS = (1, 8, 64, 256, 512, 1024, 2048, 4096)
-_ROUNDS = 3
+#: The table of the last layer's attention.
+_LAST = "last"
+#: Calls of an expert or of the head in one round.
+_CALLS = 5
+#: Calls before and after a look at interference, and how long that takes.
+_ALONE, _PAIR_SECONDS = 8, 0.1
 #: Lengths whose attention takes longer are not measured; the curve goes on from the last two.
 _LONGEST_SECONDS = 0.4
 _LONG_SECONDS = 0.08
 #: Experts that take turns, so that weights come from memory as in a sweep and not from a cache.
 _EXPERTS, _EXPERT_BYTES = 24, 96 * MiB
+#: Random numbers that the residual is filled with, over and over.
+_NOISE = 1 << 16
 
 
 class ComputeProbe:
@@ -43,56 +51,64 @@ class ComputeProbe:
         self._activations = scratch.part(page_bytes, len(scratch))
         self._pages = scratch.part(0, page_bytes)
         self._used = 0
-        self._rng = np.random.default_rng(0)
+        self._samples: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._noise = np.random.default_rng(0).standard_normal(_NOISE, np.float32)
+
+    def measure(self) -> None:
+        """One round over every table: the first layer of each kind, the last one and the head."""
+        lengths = self._lengths()
+        for kind, layer in self._layers().items():
+            self._attention(kind, layer, lengths)
+        self._attention(_LAST, self._config.layers - 1, lengths)
+        self._router(lengths)
+        self._mlps("expert", self._moe_layer, lengths[-1])
+        if self._shared is not None:
+            self._mlps(MLP, self._shared.spec.layer, lengths[-1])
+        self._head()
 
     def costs(self) -> MeasuredCosts:
-        """Every table, from the first layer of each kind, the last one and the head."""
-        lengths = self._lengths()
-        layers = {attention_kind(self._config, n): n for n in reversed(range(self._config.layers - 1))}
-        layers.setdefault(FULL, max(0, self._config.layers - 1))
-        attention = {kind: self._attention(layer, lengths) for kind, layer in layers.items()}
-        head = next(p for p in self._tape if p.spec.kind == "head")
-        shared = next((p for p in self._tape if p.spec.kind == MLP), None)
+        """What the rounds so far came to."""
+        attention = {kind: self._curve(kind) for kind in self._layers()}
+        shared, head = self._shared, self._first_head
         return MeasuredCosts(
             attention_curves=attention,
-            last_attention=self._attention(self._config.layers - 1, lengths),
-            attention_square=self._square(attention[FULL]),
-            router_curve=self._router(lengths),
-            expert_curve=self._mlps("expert", self._moe_layer, lengths[-1]),
-            head_curve=self._head(head),
+            last_attention=self._curve(_LAST),
+            attention_square=square_part(attention[FULL]),
+            router_curve=self._curve("router"),
+            expert_curve=self._curve("expert"),
+            head_curve=self._curve("head"),
             head_bytes=head.bytes,
-            shared_curve=None if shared is None else self._mlps(MLP, shared.spec.layer, lengths[-1]),
+            shared_curve=None if shared is None else self._curve(MLP),
             shared_bytes=1 if shared is None else shared.bytes,
         )
+
+    def _layers(self) -> dict[str, int]:
+        """The layer whose attention stands for each kind."""
+        layers = {attention_kind(self._config, n): n for n in reversed(range(self._config.layers - 1))}
+        layers.setdefault(FULL, max(0, self._config.layers - 1))
+        return layers
+
+    def _curve(self, table: str) -> Curve:
+        return Curve.of(Point.of(x, samples) for x, samples in self._samples[table].items())
+
+    @property
+    def _first_head(self) -> Page:
+        return next(p for p in self._tape if p.spec.kind == "head")
+
+    @property
+    def _shared(self) -> Page | None:
+        return next((p for p in self._tape if p.spec.kind == MLP), None)
 
     @property
     def _moe_layer(self) -> int:
         return next(p.spec.layer for p in self._tape if p.spec.kind == "expert")
 
     @contextmanager
-    def working(self) -> Iterator[tuple[Callable[[], None], float, Scratch]]:
-        """An expert's computation over a usual number of rows, its time in seconds, and memory that it leaves alone."""
+    def working(self) -> Iterator[tuple[Callable[[], None], Scratch]]:
+        """An expert's computation over a usual number of rows, and memory that it leaves alone."""
         rows = min(128, self._lengths()[-1])
         with self._loaded("expert", self._moe_layer, len(self._pages) // 4) as pages, self._bound(self._tokens_for(rows)):
-            run = self._expert_call(pages, rows)
-            alone = median(_timed(run) for _ in range(15))
-            yield run, alone, self._pages.part(self._used, len(self._pages))
-
-    def interference(self, storage: StorageProbe, reader: "_native.Reader", rate: float) -> tuple[float, float]:
-        """How much longer computing takes while lanes read, and reading while all threads compute: factors of at least 1."""
-        computing, reading = [], []
-        with self.working() as (run, alone, rest):
-            storage = storage.into(rest)
-            count = max(3, int(0.12 / max(alone, 1e-6)))
-            for _ in range(_ROUNDS):
-                ticket, size = storage.start_pages(reader, int(rate * alone * count))
-                begin = time.perf_counter()
-                times = []
-                while reader.wait(ticket, 0.0)[0] == "pending":
-                    times.append(_timed(run))
-                reading.append((time.perf_counter() - begin) / (size / rate))
-                computing.append(median(times) / alone if times else 1.0)
-        return max(1.0, median(computing)), max(1.0, median(reading))
+            yield self._expert_call(pages, rows), self._pages.part(self._used, len(self._pages))
 
     def _lengths(self) -> list[int]:
         """Token counts whose activations fit, within the context."""
@@ -105,7 +121,9 @@ class ComputeProbe:
         """A sweep of one prompt is begun on the device, with random activations; its last row is wanted, or these."""
         batch = Batch.of([np.zeros(tokens, np.int32)], [wanted])
         activations = self._plan_arrays(batch.shape).carve(self._activations.memory)
-        activations.residual[...] = self._rng.standard_normal(activations.residual.shape, np.float32)
+        rows = activations.residual.reshape(-1)
+        for begin in range(0, len(rows), _NOISE):
+            rows[begin : begin + _NOISE] = self._noise[: len(rows) - begin]
         self._device.begin_sweep(batch, activations)
         yield
 
@@ -133,43 +151,31 @@ class ComputeProbe:
         self._used += page.padded_bytes
         return address
 
-    def _attention(self, layer: int, lengths: Sequence[int]) -> Curve:
+    def _attention(self, table: str, layer: int, lengths: Sequence[int]) -> None:
         """A layer's attention as a function of one prompt's length; in the last layer one row goes on."""
-        points: list[Point] = []
+        samples = self._samples[table]
         with self._loaded("attention", layer) as pages:
             (page, address), *_ = pages
-            for tokens in lengths:
+            # The first round finds out which lengths take too long.
+            for tokens in samples or lengths:
                 with self._bound(tokens):
-                    points.append(Point.of(tokens, _samples(partial(self._device.attention, page.spec, address))))
-                if points[-1].value > _LONGEST_SECONDS:
+                    samples[tokens] += _samples(partial(self._device.attention, page.spec, address))
+                if min(samples[tokens]) > _LONGEST_SECONDS:
                     break
-        return Curve.of(points)
 
-    def _router(self, lengths: Sequence[int]) -> Curve:
-        points = []
+    def _router(self, lengths: Sequence[int]) -> None:
         with self._loaded("router", self._moe_layer) as pages:
             (page, address), *_ = pages
             for tokens in lengths:
                 with self._bound(tokens):
-                    points.append(Point.of(tokens, _samples(partial(self._device.route, page.spec, address))))
-        return Curve.of(points)
+                    self._samples["router"][tokens] += _samples(partial(self._device.route, page.spec, address))
 
-    def _square(self, attention: Curve) -> float:
-        """Seconds per squared token: the second difference of the two longest lengths, one twice the other."""
-        if len(attention.points) < 3 or attention.points[-1].x < 512:
-            return 0.0
-        half, whole = attention.points[-2], attention.points[-1]
-        return max(0.0, (whole.value - whole.x / half.x * half.value) / (whole.x**2 - whole.x * half.x))
-
-    def _mlps(self, kind: str, layer: int, most: int) -> Curve:
-        points = []
+    def _mlps(self, kind: str, layer: int, most: int) -> None:
         with self._loaded(kind, layer) as pages:
             for rows in (n for n in self._device.timed_rows if n <= most):
                 with self._bound(self._tokens_for(rows) if kind == "expert" else rows):
                     run = self._expert_call(pages, rows) if kind == "expert" else self._shared_call(pages)
-                    run()
-                    points.append(Point.of(rows, [median(_timed(run) for _ in range(7)) for _ in range(_ROUNDS)]))
-        return Curve.of(points)
+                    self._samples[kind][rows] += [timed(run) for _ in range(_CALLS)]
 
     def _tokens_for(self, rows: int) -> int:
         """The tokens of which an expert usually gets so many: its rows lie scattered among them."""
@@ -201,9 +207,8 @@ class ComputeProbe:
 
         return run
 
-    def _head(self, page: Page) -> Curve:
-        points = []
-        with self._loaded("head", page.spec.layer) as pages:
+    def _head(self) -> None:
+        with self._loaded("head", self._first_head.spec.layer) as pages:
             turn = cycle(pages)
             norm = np.ones(self._config.hidden, np.float32)
 
@@ -216,9 +221,33 @@ class ComputeProbe:
                     break
                 with self._bound(rows, range(rows)):
                     self._device.final_norm(norm, None)
-                    run()
-                    points.append(Point.of(rows, [median(_timed(run) for _ in range(5)) for _ in range(_ROUNDS)]))
-        return Curve.of(points)
+                    self._samples["head"][rows] += [timed(run) for _ in range(_CALLS)]
+
+
+def square_part(attention: Curve) -> float:
+    """Seconds per squared token: the second difference of the two longest lengths, one twice the other."""
+    if len(attention.points) < 3 or attention.points[-1].x < 512:
+        return 0.0
+    half, whole = attention.points[-2], attention.points[-1]
+    return max(0.0, (whole.value - whole.x / half.x * half.value) / (whole.x**2 - whole.x * half.x))
+
+
+def interference(work: Callable[[], None], storage: StorageProbe, reader: "_native.Reader", rate: float) -> tuple[float, float]:
+    """By what factors computing takes longer while lanes read, and reading while all threads compute.
+
+    Both are ratios of neighbouring moments, so that what else the machine does cancels out.
+    """
+    alone = [timed(work) for _ in range(_ALONE)]
+    size = int(rate * median(alone) * max(3, int(_PAIR_SECONDS / max(median(alone), 1e-6))))
+    reading = storage.pages_seconds(reader, size)
+    begin = time.perf_counter()
+    ticket, length = storage.start_pages(reader, size)
+    times = []
+    while reader.wait(ticket, 0.0)[0] == "pending":
+        times.append(timed(work))
+    both = (time.perf_counter() - begin) / length
+    alone += [timed(work) for _ in range(_ALONE)]
+    return median(times) / median(alone) if times else 1.0, both / reading
 
 
 def _only(expert: int, experts: int, rows: int) -> np.ndarray:
@@ -226,12 +255,13 @@ def _only(expert: int, experts: int, rows: int) -> np.ndarray:
 
 
 def _samples(call: Callable[[], object]) -> list[float]:
-    """Seconds of repeated calls. The first warms up and does not count, unless it takes so long that this is lost in it."""
-    first = _timed(call)
-    return [first, _timed(call)] if first > _LONG_SECONDS else [_timed(call) for _ in range(_ROUNDS)]
+    """Seconds of two calls, the second on warm caches, or of one that takes so long that warming is lost in it."""
+    first = timed(call)
+    return [first] if first > _LONG_SECONDS else [first, timed(call)]
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
     begin = time.perf_counter()
     call()
     return time.perf_counter() - begin

@@ -7,6 +7,7 @@ from typing import Any
 
 from estream.configurator import store
 from estream.configurator.identity import identity
+from estream.configurator.keeper import Keeper
 from estream.configurator.probe import probe
 from estream.configurator.profile import Profile
 from estream.configurator.prompt_lengths import searched_shapes
@@ -15,7 +16,10 @@ from estream.configurator.simulate import Simulator
 from estream.engine.device import LoadedDevice
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration, LoadOptions
+from estream.engine.use import LearnedUse
 from estream.errors import BudgetError
+from estream.host.busy import look
+from estream.host.doing import Doing, logged
 from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
 
@@ -38,12 +42,25 @@ class ChosenConfiguration:
     simulator: Simulator | None
 
 
-def profile_key(package: Package, device: LoadedDevice, options: LoadOptions) -> dict[str, Any]:
-    return identity(package, device.name, device.variant, device.threads, options.activations)
+def _keeper(package: Package, device: LoadedDevice, options: LoadOptions, memory: ModelMemory, doing: Doing) -> Keeper:
+    key = identity(package, device.name, device.variant, device.threads, options.activations)
+    return Keeper(
+        key,
+        str(package.path),
+        measure=lambda: probe(package, device, options, memory, key),
+        look=lambda: look(package.path),
+        doing=doing,
+    )
 
 
 def profile_for(
-    package: Package, device: LoadedDevice, options: LoadOptions, memory: ModelMemory, *, force: bool = False
+    package: Package,
+    device: LoadedDevice,
+    options: LoadOptions,
+    memory: ModelMemory,
+    *,
+    force: bool = False,
+    doing: Doing = logged,
 ) -> tuple[Profile, bool]:
     """The profile of this machine for the package, and whether it was measured now. ``force`` measures in any case.
 
@@ -52,13 +69,8 @@ def profile_for(
         ReadError: the package could not be read.
 
     """
-    key = profile_key(package, device, options)
-    if not force and (found := store.find(key)) is not None:
-        return found, False
-    logger.info("measuring this machine for %s, once", package.path)
-    profile = probe(package, device, options, memory, key)
-    store.keep(profile)
-    return profile, True
+    keeper = _keeper(package, device, options, memory, doing)
+    return (keeper.anew(), True) if force else keeper.profile()
 
 
 def configure(
@@ -66,17 +78,22 @@ def configure(
     device: LoadedDevice,
     options: LoadOptions,
     memory: ModelMemory,
+    use: LearnedUse,
+    doing: Doing = logged,
 ) -> ChosenConfiguration:
-    """The configuration for a model that is being loaded; what the user has set stays.
+    """The configuration for a model that is being loaded; what the user has set stays. ``use`` is what is known of its experts.
 
     A package below ``PROBED_BYTES`` is not measured for, nor is a device whose pages cannot be timed: without a profile it
     runs with the default values.
     """
-    key = profile_key(package, device, options)
-    profile = store.find(key) if device.measurable else None
-    if profile is None and device.measurable and package.bytes >= PROBED_BYTES:
+    keeper = _keeper(package, device, options, memory, doing)
+    key, profile = keeper.key, None
+    if device.measurable and package.bytes < PROBED_BYTES:
+        profile = store.find(key)
+    elif device.measurable:
         try:
-            profile, _ = profile_for(package, device, options, memory)
+            profile, now = keeper.profile()
+            profile = profile if now else keeper.upkept(profile)
         except BudgetError:
             logger.warning(
                 "a budget of %s leaves no room for measuring this machine: the default configuration is used; "
@@ -85,5 +102,5 @@ def configure(
             )
     if profile is None:
         return ChosenConfiguration(options.apply(Configuration()), None, None, key, None)
-    search = choose(memory, profile, options.given, searched_shapes(memory))
-    return ChosenConfiguration(search.chosen.configuration, profile, search, key, Simulator(memory, profile))
+    search = choose(memory, profile, options.given, searched_shapes(memory), use)
+    return ChosenConfiguration(search.chosen.configuration, profile, search, key, Simulator(memory, profile, use=use))

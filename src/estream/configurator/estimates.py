@@ -1,72 +1,78 @@
 """Estimates of the sweeps that have run, and whether they came true."""
 
-import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 from estream.configurator import store
 from estream.configurator.configure import ChosenConfiguration
+from estream.configurator.upkeep import noted
 from estream.engine.batch import BatchShape
+from estream.host.busy import Counters, between, count
 
-#: An estimate that is further off than this is wrong.
-WRONG = 0.25
 #: Shorter sweeps are not estimated: that would cost a noticeable part of them.
 _SHORTEST_S = 1.0
 #: Shapes whose estimate is kept, and sweeps that wait to be judged.
 _KEPT, _WAITING = 64, 16
-
-logger = logging.getLogger("estream")
 
 #: Gives the TTFT in seconds that the configurator expects, None where it cannot tell.
 Estimate = Callable[[], float | None]
 
 
 class SweepEstimates:
-    """Estimates sweeps when somebody asks for the figure, or when the model is closed: never while a caller waits."""
+    """Estimates sweeps when somebody asks for the figure, or when the model is closed: never while a caller waits.
 
-    def __init__(self, chosen: ChosenConfiguration) -> None:
-        self._chosen = chosen
+    Whether they came true is remembered beside the profile, for the loads to come.
+    """
+
+    def __init__(self, chosen: ChosenConfiguration, path: Path, now: Callable[[], float] = time.time) -> None:
+        """Sweeps read from the disk that holds ``path``."""
+        self._chosen, self._path, self._now = chosen, path, now
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[BatchShape, float, bool]] = deque(maxlen=_WAITING)
-        self._wrong = 0
+        self._waiting: deque[tuple[BatchShape, float, frozenset[int], bool]] = deque(maxlen=_WAITING)
+        self._before: Counters | None = None
+        self._deviated = False
         self._estimated = lru_cache(maxsize=_KEPT)(self._estimate)
 
-    def of_sweep(self, shape: BatchShape, ttft_s: float, *, repeated: bool) -> Estimate:
-        """Take note of a sweep; returns what estimates it."""
+    def begin(self) -> None:
+        """A sweep begins: what others do from now on is beside it."""
+        if self._chosen.simulator is not None:
+            self._before = count(self._path)
+
+    def of_sweep(self, shape: BatchShape, ttft_s: float, resident: frozenset[int]) -> Estimate:
+        """Take note of a sweep that has ended, and of the pages that it did not read; returns what estimates it."""
         if self._chosen.simulator is None or ttft_s < _SHORTEST_S:
             return _unknown
-        self._waiting.append((shape, ttft_s, repeated))
+        busy = self._before is not None and between(self._before, count(self._path)).busy
+        self._waiting.append((shape, ttft_s, resident, busy))
 
         def estimate() -> float | None:
             self.judge()
-            return self._estimated(shape, repeated)
+            return self._estimated(shape, resident)
 
         return estimate
 
     def judge(self) -> None:
-        """Compare the sweeps so far with their estimates, in their order.
-
-        After two wrong ones in a row the profile is forgotten, so that the next load measures this machine again.
-        """
+        """Compare the sweeps so far with their estimates, in their order, and remember a run that were all slower or faster."""
         with self._lock:
+            if not self._waiting:
+                return
+            known = upkeep = store.find_upkeep(self._chosen.key)
             while self._waiting:
-                shape, ttft_s, repeated = self._waiting.popleft()
-                expected = self._estimated(shape, repeated)
-                self._wrong = self._wrong + 1 if abs(expected / ttft_s - 1) > WRONG else 0
-                if self._wrong == 2:
-                    store.forget(self._chosen.key)
-                    logger.warning(
-                        "two sweeps in a row took other times than predicted (%.2f s instead of %.2f s): "
-                        "the next load measures this machine again",
-                        ttft_s,
-                        expected,
-                    )
+                shape, ttft_s, resident, busy = self._waiting.popleft()
+                ratio = ttft_s / max(self._estimated(shape, resident), 1e-9)
+                after = noted(upkeep, ratio, busy, not self._deviated, self._now())
+                self._deviated |= after is not upkeep and after.run is not None
+                upkeep = after
+            if upkeep != known:
+                store.keep_upkeep(self._chosen.key, upkeep)
 
-    def _estimate(self, shape: BatchShape, repeated: bool) -> float:
+    def _estimate(self, shape: BatchShape, resident: frozenset[int]) -> float:
         assert self._chosen.simulator is not None
-        return self._chosen.simulator.estimate(self._chosen.configuration, shape, repeated=repeated).ttft_s
+        return self._chosen.simulator.estimate(self._chosen.configuration, shape, resident=resident).ttft_s
 
 
 def _unknown() -> float | None:

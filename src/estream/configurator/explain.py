@@ -87,12 +87,13 @@ def _pipeline(memory: ModelMemory, profile: Profile, search: SearchResult, arena
     each = f"{group} expert page{'s' if group > 1 else ''} a request"
     yield Explained("group", each, "derived", f"a page is {format_bytes(expert)}")
     least = memory.smallest_ring
-    why = f"least memory within {NEAR:.0%} of the least simulated TTFT; the largest pages need {format_bytes(least)}"
+    why = f"the least with which no prompt is simulated to be {NEAR:.0%} slower; the largest pages need {format_bytes(least)}"
     yield Explained("ring", format_bytes(arena.ring_bytes), "derived", why)
     pinned = f"{len(arena.pinned)} of {len(memory.manifest.tape)} pages, {format_bytes(arena.pinned_bytes)}"
-    yield Explained("pinned", pinned, "derived", "the same depth in every layer, from its start; read once, then kept")
-    why = "from this expected share of used experts on, reading ahead of the routing is simulated to be faster"
-    yield Explained("read ahead", f"{c.speculative_share:.0%} of experts", "derived", why)
+    kept = "all memory that is left, surest pages first, then by depth; read once, then kept"
+    yield Explained("pinned", pinned, "derived", kept)
+    why = "experts used with at least this chance are read ahead of the routing: simulated to be faster"
+    yield Explained("read ahead", f"{c.read_ahead_chance:.0%}", "derived", why)
     other = search.runner_up
     if other is not None:
         o = other.configuration

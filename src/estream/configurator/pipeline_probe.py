@@ -2,10 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
+from estream.configurator.compute_probe import timed
 from estream.configurator.simulate import Simulator
 from estream.configurator.simulated import NO_BATCH, NoArrays, SimulatedClock, SimulatedDevice, SimulatedReader, SizeAlone
 from estream.configurator.storage_probe import Scratch
@@ -17,10 +19,13 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepSetup, plan_sweep
+from estream.engine.use import ExpectedUse
 from estream.package.package import FinalNorm, Package
 
 #: Layers that are streamed; the last one has few experts.
 _LAYERS = 3
+#: Times that the work is timed alone, before and after.
+_ALONE = 15
 
 
 @dataclass(frozen=True)
@@ -51,34 +56,37 @@ def stream_layers(
     configuration: Configuration,
     scratch: Scratch,
     work: Callable[[], None],
-    alone: float,
 ) -> PipelineFigures | None:
     """Stream the first layers into ``scratch`` with the engine's own pager and sweep; None where it holds no ring.
 
-    ``work`` takes ``alone`` seconds where nothing is read. Stalls do not count.
+    Just before and after that ``work`` is timed alone, since another time of an unquiet machine would not compare. Stalls do
+    not count.
     """
     model = simulator.first_layers(min(_LAYERS, simulator.memory.manifest.config.layers))
     least = smallest_ring(model.tape)
     if len(scratch) < least:
         return None
     arena = ArenaPlan(len(scratch), {}, 0, len(scratch), least)
-    # Whatever the routing, every expert is read ahead of it.
-    ahead = replace(configuration, speculative_share=0.0)
-    setup = SweepSetup(model.config, model.tape, arena, ahead, lambda _: SizeAlone(0))
-    plan = plan_sweep(setup, BatchShape.of_prompt(4096), ())
+    setup = SweepSetup(model.config, model.tape, arena, configuration, lambda _: SizeAlone(0))
+    # Every expert is used, and read ahead of the routing.
+    sure = np.ones((model.config.layers, model.config.moe.experts))
+    plan = plan_sweep(setup, BatchShape.of_prompt(4096), (), ExpectedUse(sure))
     reader = package.open_reader(configuration.lanes, configuration.request_bytes, True)
     reads = Reads(reader, [package.pages_path, package.embedding_path])
     pager = Pager(reads, model.tape, configuration.request_bytes, {})
     idle = SimulatedReader(SimulatedClock(), simulator.profile, 1, configuration.request_bytes)
-    device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, work=work)
+    drawn = np.full(model.config.moe.experts, model.config.moe.top_k / model.config.moe.experts)
+    device = _WorkingDevice(idle.clock, idle, simulator.profile, model.config, plan.shape, sure, drawn, work=work)
     sweep = Sweep(model.tape, device, reads, pager, FinalNorm(np.empty(0, np.float32), None))
+    alone = [timed(work) for _ in range(_ALONE)]
     begin = time.perf_counter()
     result = sweep.run(NO_BATCH, plan, NoArrays(), _NoEmbedding(), scratch.address)
     seconds = time.perf_counter() - begin
+    alone += [timed(work) for _ in range(_ALONE)]
     last = model.config.layers - 1
     experts = sum(p.spec.kind == "expert" for p in model.tape if p.spec.layer < last) + model.config.moe.top_k
     host = (seconds - result.compute_s - result.stall_s) / len(model.tape)
-    return PipelineFigures(max(host, 0.0), max(1.0, result.compute_s / experts / alone))
+    return PipelineFigures(max(host, 0.0), result.compute_s / experts / median(alone))
 
 
 class _NoEmbedding:

@@ -12,6 +12,7 @@ from msgspec import Meta, field
 from estream.configurator.costs import Costs, costs_of
 from estream.configurator.curve import Curve, curve_of, rows_of
 from estream.errors import OptionError
+from estream.host.busy import BUSY_SHARE
 from estream.host.regular_file import read_regular
 from estream.host.sizes import MiB
 from estream.schema import Bytes, NotNegative, Record, SchemaError, from_plain, parse, shown, to_plain
@@ -19,8 +20,20 @@ from estream.schema import Bytes, NotNegative, Record, SchemaError, from_plain, 
 FORMAT = "estream-profile"
 VERSION = 1
 #: Keys in the order of the file.
-_KEYS = ["name", "kind", "sources", "measured_at", "key", "memory_bytes", "process_bytes", "page_s", "storage", "compute"]
-_LARGEST = 16 * MiB
+_KEYS = [
+    "name",
+    "kind",
+    "sources",
+    "measured_at",
+    "others",
+    "key",
+    "memory_bytes",
+    "process_bytes",
+    "page_s",
+    "storage",
+    "compute",
+]
+LARGEST = 16 * MiB
 
 LaneCount = Annotated[int, Meta(ge=1, le=1024)]
 
@@ -58,7 +71,10 @@ class Storage(Record, frozen=True):
 
 
 class Profile(Record, frozen=True):
-    """A machine for one package. ``page_s`` is the time in seconds that the host spends on a page beside device and reader."""
+    """A machine for one package. ``page_s`` is the time in seconds that the host spends on a page beside device and reader.
+
+    ``others`` is the share of processors or disk that others took while it was measured; None where that is not known.
+    """
 
     name: str
     kind: Literal["measured", "published"]
@@ -68,8 +84,14 @@ class Profile(Record, frozen=True):
     process_bytes: Bytes
     memory_bytes: Bytes | None = None
     measured_at: str = ""
+    others: NotNegative | None = None
     sources: tuple[str, ...] = ()
     key: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def noisy(self) -> bool:
+        """Whether it is known that the machine was busy while it was measured."""
+        return self.others is not None and self.others > BUSY_SHARE
 
     def to_json(self) -> dict[str, Any]:
         """The profile's file, as plain values."""
@@ -85,7 +107,7 @@ def read_profile(path: Path) -> Profile:
 
     """
     try:
-        return _profile(parse(read_regular(path, _LARGEST)), str(path))
+        return _profile(parse(read_regular(path, LARGEST)), str(path))
     except OSError as error:
         raise OptionError(f"{path}: cannot be read ({error.strerror})") from error
     except SchemaError as error:
@@ -97,12 +119,13 @@ def _profile(data: Any, name: str) -> Profile:
         raise SchemaError(f"not a device profile: 'format' must be '{FORMAT}'")
     if (version := data.pop("version", None)) != VERSION:
         raise SchemaError(f"profile version {shown(version)}, this estream reads version {VERSION}")
-    profile = from_plain({"name": name} | data, Profile, _made)
+    profile = from_plain({"name": name} | data, Profile, made)
     requests = [p.x for curve in profile.storage.rates.values() for p in curve.points]
     if odd := [x for x in requests if x < 4096 or x % 4096]:
         raise SchemaError(f"'storage.rates': requests must be multiples of 4096 bytes, found {odd[0]:g}")
     return profile
 
 
-def _made(kind: Any, data: Any) -> Any:
+def made(kind: Any, data: Any) -> Any:
+    """A profile's costs and curves from plain values, where :func:`estream.schema.from_plain` meets them."""
     return costs_of(data) if kind is Costs else curve_of(kind, data)

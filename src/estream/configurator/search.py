@@ -1,4 +1,8 @@
-"""Chooses the configuration: the least estimated TTFT within the budget, and of near-equals the one with least memory."""
+"""Chooses the configuration: what reads fastest, the smallest ring that hides reading, and all other memory for pages.
+
+More memory never makes a prompt slower: how pages are read and how large the ring may grow do not depend on the budget, a
+small budget has less of the ring, and a larger one keeps more pages, those that a smaller one keeps among them.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -6,23 +10,27 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from estream.configurator.profile import Profile
-from estream.configurator.prompt_lengths import searched_shapes
+from estream.configurator.prompt_lengths import judged_shapes
 from estream.configurator.simulate import Simulator, SweepEstimate
 from estream.engine.batch import BatchShape
 from estream.engine.memory import ModelMemory
 from estream.engine.options import Configuration
-from estream.engine.schedule import expected_share
+from estream.engine.use import LearnedUse, even_share
 from estream.host.sizes import MiB, round_up
 
 #: Pages that the search simulates one by one.
 SEARCH_PAGES = 300
 #: Costs that differ by less than this are near-equal.
 NEAR = 0.02
+#: A prompt that gains less by what is kept gains nothing.
+_WORTHWHILE = 0.005
 #: Rates that differ by less than this are equal as far as a short measurement can tell.
 _NEAR_RATE = 0.06
+#: A budget that leaves room for anything.
+_AMPLE = 1 << 50
 _RINGS = (32 * MiB, 64 * MiB, 128 * MiB, 256 * MiB, 512 * MiB, 1024 * MiB)
 #: Between these expected shares of used experts it is simulated whether to read ahead of the routing.
-_DOUBT = (0.5, 0.99)
+_DOUBT = (0.75, 0.99)
 
 
 @dataclass(frozen=True)
@@ -46,21 +54,65 @@ class SearchResult:
     tried: int
 
 
-def choose(memory: ModelMemory, profile: Profile, given: Mapping[str, int], shapes: Sequence[BatchShape]) -> SearchResult:
-    """Search stage by stage: request and lanes by the storage curve, then ring and pinned pages by simulation.
+def choose(
+    memory: ModelMemory,
+    profile: Profile,
+    given: Mapping[str, int],
+    shapes: Sequence[BatchShape],
+    use: LearnedUse | None = None,
+) -> SearchResult:
+    """Search stage by stage: request and lanes by the storage curve, then the ring, then which experts are read ahead.
 
-    The cost of a configuration is the mean, over the shapes, of TTFT on a fresh model and on one used before, so that
-    pages kept between sweeps count as much as the first answer. ``given`` are values that the user has set. Deterministic.
+    The ring is the smallest with which no judged prompt, short or long, is simulated to be slower by more than ``NEAR`` than
+    with any other. The cost of a configuration is the mean, over ``shapes``, of TTFT on a fresh model and on one used before.
+    ``given`` are values that the user has set. Deterministic.
     """
     start = Configuration(**Configuration().to_json() | reading(profile, memory) | dict(given))
-    simulator = Simulator(memory, profile, SEARCH_PAGES)
-    cost = _Cost(simulator, shapes)
-    candidates = [cost.of(replace(start, ring_bytes=r, pinned_bytes=p)) for r, p in _arena_divisions(memory, given)]
-    best = _least(candidates)
-    others = [c for c in candidates if c.configuration != best.configuration]
-    share = speculative_share(simulator, best.configuration)
-    chosen = cost.of(replace(best.configuration, speculative_share=share))
-    return SearchResult(chosen, min(others, key=_order, default=None), cost.tried)
+    # Nothing here may depend on the budget.
+    ample = Simulator(replace(memory, budget_bytes=_AMPLE), profile, SEARCH_PAGES, use)
+    rings = [given["ring_bytes"]] if "ring_bytes" in given else _rings(memory)
+    ring = _least_ring(ample, replace(start, pinned_bytes=0), rings)
+    share = read_ahead_chance(ample, replace(start, ring_bytes=ring, pinned_bytes=0))
+    here = Simulator(memory, profile, SEARCH_PAGES, use)
+    best = replace(start, ring_bytes=given.get("ring_bytes", _within(memory, ring)), read_ahead_chance=share)
+    if "pinned_bytes" not in given and not _keeping_pays(here, best):
+        best = replace(best, pinned_bytes=0)
+    cost = _Cost(here, shapes)
+    chosen = cost.of(best)
+    others = {_within(memory, r) for r in rings if "ring_bytes" not in given} - {chosen.configuration.ring_bytes}
+    candidates = [cost.of(replace(chosen.configuration, ring_bytes=r)) for r in sorted(others)]
+    return SearchResult(chosen, min(candidates, key=_order, default=None), cost.tried)
+
+
+def _keeping_pays(simulator: Simulator, configuration: Configuration) -> bool:
+    """Whether pages that stay between sweeps make any prompt faster."""
+
+    def gain(shape: BatchShape) -> bool:
+        first, again = (simulator.estimate(configuration, shape, repeated=kept).ttft_s for kept in (False, True))
+        return again < first * (1 - _WORTHWHILE)
+
+    return any(gain(shape) for shape in judged_shapes(simulator.memory) if simulator.memory.fits(shape))
+
+
+def _within(memory: ModelMemory, ring: int) -> int:
+    """As much of the ring as the budget has room for beside a short prompt."""
+    room = memory.arena_bytes - memory.plan_arrays(BatchShape.of_prompt(1)).bytes
+    return max(round_up(memory.smallest_ring, 2 * MiB), min(ring, room // (2 * MiB) * 2 * MiB))
+
+
+def _rings(memory: ModelMemory) -> list[int]:
+    smallest = round_up(memory.smallest_ring, 2 * MiB)
+    return sorted({smallest, *(r for r in _RINGS if r > smallest)})
+
+
+def _least_ring(ample: Simulator, start: Configuration, rings: Sequence[int]) -> int:
+    """The smallest ring with which every judged prompt is nearly as fast as with the best one for it."""
+    if len(rings) == 1:
+        return rings[0]
+    shapes = judged_shapes(ample.memory)
+    times = {r: [ample.estimate(replace(start, ring_bytes=r), shape).ttft_s for shape in shapes] for r in rings}
+    best = [min(row) for row in zip(*times.values(), strict=True)]
+    return next(r for r in rings if all(t <= b * (1 + NEAR) for t, b in zip(times[r], best, strict=True)) or r == rings[-1])
 
 
 def reading(profile: Profile, memory: ModelMemory) -> dict[str, int]:
@@ -70,8 +122,8 @@ def reading(profile: Profile, memory: ModelMemory) -> dict[str, int]:
         (profile.storage.rate(lanes, int(point.x)), lanes, int(point.x))
         for lanes, curve in profile.storage.rates.items()
         for point in curve.points
-        # What is in flight takes room in the ring, which may be as small as the largest pages.
-        if lanes * point.x <= max(4 * largest, memory.arena_bytes // 4)
+        # What is in flight takes room in the ring.
+        if lanes * point.x <= max(4 * largest, _RINGS[-1] // 8)
     ]
     if not rates:
         return {}
@@ -85,22 +137,6 @@ def reading(profile: Profile, memory: ModelMemory) -> dict[str, int]:
 
     _, lanes, request = min(near, key=distance)
     return {"lanes": lanes, "request_bytes": request}
-
-
-def _arena_divisions(memory: ModelMemory, given: Mapping[str, int]) -> list[tuple[int, int | None]]:
-    """Sizes of the ring, each without pinned pages, with half of what could be pinned, and with all of it."""
-    tape = memory.manifest.tape
-    smallest = round_up(memory.smallest_ring, 2 * MiB)
-    room = memory.arena_bytes - memory.plan_arrays(searched_shapes(memory)[-1]).bytes
-    rings = sorted({smallest, *(r for r in _RINGS if smallest < r <= room)})
-    everything = sum(p.padded_bytes for p in tape)
-    found: list[tuple[int, int | None]] = []
-    for ring in [given["ring_bytes"]] if "ring_bytes" in given else rings:
-        left = max(0, min(room - ring, everything))
-        pinned: list[int | None] = [0, left // 2, None] if left >= everything // 50 else [0]
-        for bound in [given["pinned_bytes"]] if "pinned_bytes" in given else pinned:
-            found.append((ring, bound))
-    return found
 
 
 class _Cost:
@@ -119,32 +155,26 @@ class _Cost:
         return [fresh, self._simulator.estimate(configuration, shape, repeated=True) if pins else fresh]
 
 
-def _least(candidates: list[Candidate]) -> Candidate:
-    best = min(c.cost_s for c in candidates)
-    near = [c for c in candidates if c.cost_s <= best * (1 + NEAR)]
-    return min(near, key=lambda c: (c.peak_bytes, c.cost_s))
-
-
 def _order(candidate: Candidate) -> tuple[float, int]:
     return candidate.cost_s, candidate.peak_bytes
 
 
-def speculative_share(simulator: Simulator, configuration: Configuration) -> float:
+def read_ahead_chance(simulator: Simulator, configuration: Configuration) -> float:
     """The smallest expected share of used experts at which reading ahead of the routing is estimated to be faster."""
     memory, config = simulator.memory, simulator.memory.manifest.config
 
     def gain(tokens: int) -> bool:
         ahead, waiting = (
-            simulator.estimate(replace(configuration, speculative_share=share), BatchShape.of_prompt(tokens)).ttft_s
+            simulator.estimate(replace(configuration, read_ahead_chance=share), BatchShape.of_prompt(tokens)).ttft_s
             for share in (0.0, 2.0)
         )
         return ahead <= waiting
 
-    lengths = [n for n in _doubtful_lengths(memory) if _DOUBT[0] <= expected_share(config, n) <= _DOUBT[1]]
+    lengths = [n for n in _doubtful_lengths(memory) if _DOUBT[0] <= even_share(config, n) <= _DOUBT[1]]
     at = _first(lengths, gain)
     if at is None:
-        return _DOUBT[1] if lengths else configuration.speculative_share
-    return expected_share(config, at)
+        return _DOUBT[1] if lengths else configuration.read_ahead_chance
+    return even_share(config, at)
 
 
 def _doubtful_lengths(memory: ModelMemory) -> list[int]:

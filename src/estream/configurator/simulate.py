@@ -25,6 +25,7 @@ from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.sweep import Sweep
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
+from estream.engine.use import ExpectedUse, LearnedUse
 from estream.models.config import ModelConfig
 from estream.package.manifest import Manifest, Page
 from estream.package.package import FinalNorm
@@ -57,6 +58,9 @@ class SweepEstimate:
         """What this sweep took, and ``steps`` times what ``longer`` took in addition; memory as there."""
         names = ("ttft_s", "stall_s", "compute_s", "read_s", "bytes_read")
         line = {n: getattr(self, n) + steps * (getattr(longer, n) - getattr(self, n)) for n in names}
+        # What the first layers alone wait for must not shorten the others.
+        line["ttft_s"] = max(line["ttft_s"], line["compute_s"], line["read_s"])
+        line["stall_s"] = max(line["stall_s"], 0.0)
         return SweepEstimate(**line | {"bytes_read": round(line["bytes_read"]), "peak_bytes": longer.peak_bytes})
 
     def to_json(self) -> dict[str, Any]:
@@ -91,25 +95,36 @@ class FirstLayers:
 class Simulator:
     """Estimates sweeps of one model on one machine. Deterministic; the caller checks the floor."""
 
-    def __init__(self, memory: ModelMemory, profile: Profile, pages: int = WHOLE_PAGES) -> None:
+    def __init__(self, memory: ModelMemory, profile: Profile, pages: int = WHOLE_PAGES, use: LearnedUse | None = None) -> None:
         """A tape of more than ``pages`` is simulated for its first layers, and for twice as many: every layer behind them
-        costs the difference.
+        costs the difference. ``use`` says how the model's experts are used; even where it is None.
         """
         self.memory, self.profile = memory, profile
+        self.use = use or LearnedUse(memory.manifest.config)
         layers = memory.manifest.config.layers
         few = max(2, pages * layers // len(memory.manifest.tape) // 2)
         self._few = None if layers <= 2 * few else few
-        self._arena = lru_cache(_REMEMBERED)(memory.plan_arena)
+        # The pages of a loaded model stay what they were when it was loaded.
+        kept = self.use.of_short_prompt()
+        self._arena = lru_cache(_REMEMBERED)(lambda configuration: memory.plan_arena(configuration, kept))
         self._sizes = lru_cache(_REMEMBERED)(lambda shape: SizeAlone(memory.plan_arrays(shape).bytes))
         self.first_layers = lru_cache(_REMEMBERED)(lambda layers: FirstLayers.of(memory.manifest, layers))
 
-    def estimate(self, configuration: Configuration, shape: BatchShape, *, repeated: bool = False) -> SweepEstimate:
-        """One sweep on a freshly loaded model, or, ``repeated``, with pinned pages in the arena."""
+    def estimate(
+        self,
+        configuration: Configuration,
+        shape: BatchShape,
+        *,
+        repeated: bool = False,
+        resident: frozenset[int] = frozenset(),
+    ) -> SweepEstimate:
+        """One sweep on a freshly loaded model, or, ``repeated``, with all pinned pages in the arena, or some."""
         whole = self.memory.manifest.config.layers
+        kept = frozenset(self.arena(configuration).pinned) if repeated else resident
         if self._few is None:
-            return self.sweep(configuration, shape, whole, repeated).run()
-        once = self.sweep(configuration, shape, self._few, repeated).run()
-        twice = self.sweep(configuration, shape, 2 * self._few, repeated).run()
+            return self.sweep(configuration, shape, whole, kept).run()
+        once = self.sweep(configuration, shape, self._few, kept).run()
+        twice = self.sweep(configuration, shape, 2 * self._few, kept).run()
         return once.onwards(twice, (whole - self._few) / self._few)
 
     def arena(self, configuration: Configuration) -> ArenaPlan:
@@ -117,24 +132,32 @@ class Simulator:
         # How pages are read makes no difference to it.
         return self._arena(Configuration(ring_bytes=configuration.ring_bytes, pinned_bytes=configuration.pinned_bytes))
 
-    def sweep(self, configuration: Configuration, shape: BatchShape, layers: int, repeated: bool = False) -> "SimulatedSweep":
-        """A sweep over the first ``layers`` alone."""
+    def sweep(
+        self, configuration: Configuration, shape: BatchShape, layers: int, resident: frozenset[int] = frozenset()
+    ) -> "SimulatedSweep":
+        """A sweep over the first ``layers`` alone, with the ``resident`` ones of the whole model's pages in the arena."""
         model = self.first_layers(layers)
         arena = model.arena(self.arena(configuration))
         setup = SweepSetup(model.config, model.tape, arena, configuration, self._sizes)
-        plan = plan_sweep(setup, shape, arena.pinned if repeated else ())
-        return SimulatedSweep(setup, plan, self.profile, self.memory.process_bytes)
+        kept = [new.index for new, old in zip(model.tape, model.original, strict=True) if old.index in resident]
+        chances = self.use.chances(shape)
+        last = self.use.chances(BatchShape.of_prompt(shape.wanted))[-1]
+        plan = plan_sweep(setup, shape, kept, ExpectedUse(chances[:layers]))
+        return SimulatedSweep(setup, plan, self.profile, self.memory.process_bytes, last)
 
 
 class SimulatedSweep:
     """A model, or its first layers, ready to be swept once on a simulated clock."""
 
-    def __init__(self, setup: SweepSetup, plan: SweepPlan, profile: Profile, process_bytes: int) -> None:
+    def __init__(
+        self, setup: SweepSetup, plan: SweepPlan, profile: Profile, process_bytes: int, last_chances: np.ndarray
+    ) -> None:
         configuration = setup.configuration
         self._setup, self._plan, self._process_bytes = setup, plan, process_bytes
         self._clock = SimulatedClock()
         self._reader = SimulatedReader(self._clock, profile, configuration.lanes, configuration.request_bytes)
-        self._device = SimulatedDevice(self._clock, self._reader, profile, setup.config, plan.shape)
+        chances = plan.schedule.use.chances
+        self._device = SimulatedDevice(self._clock, self._reader, profile, setup.config, plan.shape, chances, last_chances)
         self._embedding_s = profile.storage.embedding(plan.shape.tokens)
 
     @property

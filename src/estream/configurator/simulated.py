@@ -12,7 +12,6 @@ from estream.engine.batch import Batch, BatchShape
 from estream.engine.device import LentPage
 from estream.engine.head import HeadArrays, HeadShape
 from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
-from estream.engine.schedule import expected_share
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 
@@ -28,6 +27,16 @@ class SimulatedClock:
         return self.now
 
 
+@dataclass
+class _Request:
+    """Bytes that the storage reads at once, for the pages of some tickets; ``end`` is when they are there."""
+
+    size: int
+    seconds: float
+    tickets: range
+    end: float
+
+
 class SimulatedReader:
     """Requests end one after another, in the order of asking, at the measured bandwidth of as many lanes as are busy."""
 
@@ -36,7 +45,7 @@ class SimulatedReader:
         self._storage = profile.storage
         self._lanes = lanes
         self._request_bytes = request_bytes
-        self._in_flight: deque[float] = deque()
+        self._queue: deque[_Request] = deque()
         self._ready: list[float] = []
         self._seconds: dict[tuple[int, int], float] = {}
         self.busy_until = 0.0
@@ -46,26 +55,58 @@ class SimulatedReader:
     def submit(self, file: int, offset: int, address: int, length: int, pages: Sequence[tuple[int, int, int, bool]]) -> int:
         """As the native reader: cuts a run into requests, and returns the ticket of its first page."""
         first, size = len(self._ready), self._request_bytes
-        ends = [self._request(min(size, length - begin)) for begin in range(0, length, size)]
-        for at, count, _, _ in pages:
-            self._ready.append(ends[(at + count - 1) // size])
-        self.bytes += length
+        self._ready += [0.0] * len(pages)
+        begun = ended = 0
+        for begin in range(0, length, size):
+            end = min(begin + size, length)
+            while ended < len(pages) and pages[ended][0] + pages[ended][1] <= begin:
+                ended += 1
+            begun = max(begun, ended)
+            while begun < len(pages) and pages[begun][0] < end:
+                begun += 1
+            self._request(end - begin, range(first + ended, first + begun))
         return first
 
-    def _request(self, size: int) -> float:
-        while self._in_flight and self._in_flight[0] <= self.clock.now:
-            self._in_flight.popleft()
-        key = (min(self._lanes, 1 + len(self._in_flight)), size)
+    def _request(self, size: int, tickets: range) -> None:
+        while self._queue and self._queue[0].end <= self.clock.now:
+            self._queue.popleft()
+        key = (min(self._lanes, 1 + len(self._queue)), size)
         if key not in self._seconds:
             self._seconds[key] = size / self._storage.rate(*key)
-        return self.occupy(self._seconds[key])
+        seconds = self._seconds[key]
+        self._queue.append(_Request(size, seconds, tickets, self.occupy(seconds)))
+        self._publish(self._queue[-1])
+        self.bytes += size
+
+    def _publish(self, request: _Request) -> None:
+        for ticket in request.tickets:
+            self._ready[ticket] = request.end
 
     def occupy(self, seconds: float) -> float:
         """The storage works for so long, after all that was asked before; returns when that ends."""
         self.busy_until = max(self.clock.now, self.busy_until) + seconds
         self.read_s += seconds
-        self._in_flight.append(self.busy_until)
         return self.busy_until
+
+    def withdraw(self, tickets: Sequence[int]) -> int:
+        """Drop the requests behind those that the lanes hold now; what is left moves up."""
+        useless, dropped = set(tickets), 0
+        begun = [r for r in self._queue if r.end > self.clock.now][: self._lanes]
+        waiting = [r for r in self._queue if r.end > self.clock.now][self._lanes :]
+        if begun:
+            self.busy_until = begun[-1].end
+        self._queue = deque(begun)
+        for request in waiting:
+            self.read_s -= request.seconds
+            if useless.issuperset(request.tickets):
+                dropped += request.size
+                request.end = self.clock.now
+            else:
+                request.end = self.occupy(request.seconds)
+                self._queue.append(request)
+            self._publish(request)
+        self.bytes -= dropped
+        return dropped
 
     def wait(self, ticket: int, timeout_s: float) -> tuple[str, int, int]:
         """Lets the clock run until the page is there."""
@@ -113,13 +154,17 @@ class SimulatedEmbedding:
 
 @dataclass
 class SimulatedDevice:
-    """Moves the clock by what each page costs. Nobody knows the routing beforehand: it is drawn evenly, from a fixed seed."""
+    """Moves the clock by what each page costs. Nobody knows the routing beforehand: it is drawn by the ``chances`` float64
+    [layers, experts] of a whole batch, and ``last_chances`` [experts] of its wanted rows, from a fixed seed.
+    """
 
     clock: SimulatedClock
     reader: SimulatedReader
     profile: Profile
     config: ModelConfig
     shape: BatchShape
+    chances: np.ndarray
+    last_chances: np.ndarray
     compute_s: float = 0.0
     _routings: dict[int, RoutingLists] = field(default_factory=dict)
 
@@ -179,7 +224,8 @@ class SimulatedDevice:
 
     def _routing_of(self, layer: int) -> RoutingLists:
         if layer not in self._routings:
-            self._routings[layer] = draw_routing(self.config, self._rows(layer), layer)
+            chances = self.last_chances if self._last(layer) else self.chances[layer]
+            self._routings[layer] = draw_routing(self.config, self._rows(layer), chances, layer)
         return self._routings[layer]
 
     def _compute(self, seconds: float) -> None:
@@ -192,13 +238,16 @@ class SimulatedDevice:
         clock.now += spent + self.profile.page_s
 
 
-def draw_routing(config: ModelConfig, rows: int, seed: int) -> RoutingLists:
-    """How many of ``rows`` tokens each expert gets, drawn evenly; the lists themselves stay empty."""
+def draw_routing(config: ModelConfig, rows: int, chances: np.ndarray, seed: int) -> RoutingLists:
+    """How many of ``rows`` tokens each expert gets, drawn by its chance to get any; the lists themselves stay empty."""
     moe = config.moe
     rng = np.random.default_rng(seed)
-    used = round(expected_share(config, rows) * moe.experts)
-    chosen = rng.permutation(moe.experts)[: max(used, min(moe.top_k, moe.experts))]
+    used = min(moe.experts, max(round(float(chances.sum())), min(moe.top_k, moe.experts)))
+    # Drawing without replacement by weights, after Efraimidis and Spirakis: each chance is nearly met.
+    weights = -np.log1p(-np.minimum(chances, 1 - 1e-9))
+    chosen = np.argsort(rng.exponential(size=moe.experts) / np.maximum(weights, 1e-12), kind="stable")[:used]
     counts = np.zeros(moe.experts, np.int64)
     counts[chosen] = 1
-    counts[chosen] += rng.multinomial(max(0, rows * moe.top_k - len(chosen)), np.full(len(chosen), 1 / len(chosen)))
+    shares = weights[chosen] / weights[chosen].sum()
+    counts[chosen] += rng.multinomial(max(0, rows * moe.top_k - used), shares)
     return RoutingLists(np.empty(0, np.int32), np.empty(0, np.float32), np.concatenate(([0], np.cumsum(counts))))

@@ -4,12 +4,11 @@ import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
 from estream import _native
-from estream.configurator.curve import Curve, Point
+from estream.configurator.curve import Curve, Point, quietest
 from estream.engine.embedding import EmbeddingReader, scratch_bytes_per_row
 from estream.engine.reads import PAGES_FILE, Reads
 from estream.errors import ReadError
@@ -21,8 +20,8 @@ LANE_COUNTS = (1, 2, 4, 8)
 REQUESTS = (512 * KiB, MiB, 2 * MiB, 4 * MiB, 8 * MiB)
 #: No more is kept in flight: larger combinations bring nothing and take long on slow disks.
 _MOST_IN_FLIGHT = 32 * MiB
-#: Interleaved rounds over all combinations, cut short (but not the first) after some seconds.
-_ROUNDS, _SECONDS = 3, 3.0
+#: What all rounds over the combinations may take together.
+_SECONDS = 3.0
 #: How long one sample should take, and its least size: throttles let small bursts pass at full speed.
 _SAMPLE_SECONDS, _SAMPLE_BYTES = 0.04, 4 * MiB
 _EMBEDDING_ROWS = (1, 128, 1024)
@@ -51,27 +50,45 @@ class StorageProbe:
         self._scratch = scratch
         self._size = package.manifest.pages_bytes
         self._next = 0
+        self._samples: dict[tuple[int, int], list[float]] = defaultdict(list)
+        self._rows: dict[int, list[float]] = defaultdict(list)
+        self._rng = np.random.default_rng(0)
+        self._expected, self._left_s = 0.0, _SECONDS
 
     def into(self, scratch: Scratch) -> "StorageProbe":
         """The same, reading into other memory."""
         return StorageProbe(self._package, self._direct, scratch)
 
+    def measure(self) -> None:
+        """One round over all combinations, cut short (but not the first) once reading has taken long, and over the rows."""
+        pairs, first = self._pairs(), not self._samples
+        if first:
+            self._expected = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
+        for lanes, request in pairs:
+            if first or self._left_s > 0:
+                wanted = max(int(self._expected * _SAMPLE_SECONDS), 2 * lanes * request, _SAMPLE_BYTES)
+                begin = time.perf_counter()
+                self._samples[lanes, request].append(self.sample(lanes, request, wanted))
+                self._left_s -= time.perf_counter() - begin
+        self._gather_rows()
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        """Lanes and request sizes that are measured."""
+        most = min(_MOST_IN_FLIGHT, len(self._scratch), self._size)
+        return [(n, r) for n in LANE_COUNTS for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
+
     def rates(self) -> dict[int, Curve]:
         """Bytes per second for each number of lanes, as a function of the bytes of a request."""
-        most = min(_MOST_IN_FLIGHT, len(self._scratch), self._size)
-        pairs = [(n, r) for n in LANE_COUNTS for r in REQUESTS if n * r <= most] or [(1, REQUESTS[0])]
-        first = self.sample(*pairs[len(pairs) // 2], 8 * MiB)
-        samples: dict[tuple[int, int], list[float]] = defaultdict(list)
-        end = time.perf_counter() + _SECONDS
-        for round_ in range(_ROUNDS):
-            for lanes, request in pairs:
-                if round_ == 0 or time.perf_counter() < end:
-                    wanted = max(int(first * _SAMPLE_SECONDS), 2 * lanes * request, _SAMPLE_BYTES)
-                    samples[lanes, request].append(self.sample(lanes, request, wanted))
         # A burst may exceed what the control group grants in the long run.
         granted = disk_limits(self._package.path).get("rbps", math.inf)
-        kept = {pair: [min(rate, granted) for rate in rates] for pair, rates in samples.items()}
-        return {n: Curve.of(Point.of(r, kept[n, r]) for k, r in pairs if k == n) for n in sorted({n for n, _ in pairs})}
+        points: dict[int, list[Point]] = defaultdict(list)
+        for (lanes, request), rates in self._samples.items():
+            points[lanes].append(Point.of(request, [min(rate, granted) for rate in rates], highest=True))
+        return {lanes: Curve.of(points[lanes]) for lanes in sorted(points)}
+
+    def embedding(self) -> Curve:
+        """Seconds to gather a number of random embedding rows with four lanes."""
+        return Curve.of(Point.of(rows, samples) for rows, samples in self._rows.items())
 
     def sample(self, lanes: int, request: int, size: int) -> float:
         """Bytes per second of reading one stretch of about ``size`` bytes."""
@@ -109,6 +126,14 @@ class StorageProbe:
         self._next += length
         return ticket, length
 
+    def pages_seconds(self, reader: "_native.Reader", size: int) -> float:
+        """Seconds that each byte takes where about ``size`` bytes of whole pages are read."""
+        begin = time.perf_counter()
+        ticket, length = self.start_pages(reader, size)
+        while reader.wait(ticket, 0.1)[0] == "pending":
+            pass
+        return (time.perf_counter() - begin) / length
+
     def start_pages(self, reader: "_native.Reader", size: int) -> tuple[int, int]:
         """Ask for whole pages, at least one and about ``size`` bytes, whose checksums the lanes compute as in a sweep;
         returns the last one's ticket and the bytes.
@@ -133,22 +158,16 @@ class StorageProbe:
             samples.append(time.perf_counter() - begin)
             while not reader.is_published(ticket):
                 time.sleep(100e-6)
-        return median(samples)
+        return quietest(samples)
 
-    def embedding(self) -> Curve:
-        """Seconds to gather a number of random embedding rows with four lanes."""
+    def _gather_rows(self) -> None:
         manifest = self._package.manifest
         reader = self.reader(4, 2 * MiB)
         reads = Reads(reader, [self._package.pages_path, self._package.embedding_path])
         room = len(self._scratch) // scratch_bytes_per_row(manifest.embedding_record_bytes) // 2
-        rng, points = np.random.default_rng(0), []
         for rows in sorted({min(r, room, manifest.config.vocabulary) for r in _EMBEDDING_ROWS}):
-            samples = []
-            for _ in range(_ROUNDS):
-                ids = rng.integers(0, manifest.config.vocabulary, rows).astype(np.int32)
-                out = np.empty((rows, manifest.config.hidden), np.float32)
-                begin = time.perf_counter()
-                EmbeddingReader(self._package, reads, ids, self._scratch.memory).finish(out)
-                samples.append(time.perf_counter() - begin)
-            points.append(Point.of(rows, samples))
-        return Curve.of(points)
+            ids = self._rng.integers(0, manifest.config.vocabulary, rows).astype(np.int32)
+            out = np.empty((rows, manifest.config.hidden), np.float32)
+            begin = time.perf_counter()
+            EmbeddingReader(self._package, reads, ids, self._scratch.memory).finish(out)
+            self._rows[rows].append(time.perf_counter() - begin)

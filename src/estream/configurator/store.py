@@ -1,4 +1,4 @@
-"""Where measured profiles are kept: one file for each machine, set of limits, package and version."""
+"""Where measured profiles are kept: a file for each machine, set of limits, package and version; beside it one for upkeep."""
 
 import functools
 import json
@@ -6,14 +6,22 @@ import logging
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from estream.configurator.identity import short
-from estream.configurator.profile import Profile, read_profile
+from estream.configurator.profile import LARGEST, Profile, read_profile
+from estream.configurator.upkeep import Upkeep
 from estream.errors import OptionError
+from estream.host.regular_file import read_regular
+from estream.schema import SchemaError
 
 logger = logging.getLogger("estream")
+
+#: Profiles that no file holds, and how many.
+_unkept: dict[str, Profile] = {}
+_MOST_UNKEPT = 16
 
 
 def folder() -> Path | None:
@@ -46,41 +54,74 @@ def path_of(key: Mapping[str, Any]) -> Path | None:
     return None if (found := folder()) is None else found / f"profile-{short(key)}.json"
 
 
+def lock_path(key: Mapping[str, Any]) -> Path | None:
+    """The file that whoever measures for a profile locks, in a folder that is made where that is possible."""
+    if (path := path_of(key)) is None:
+        return None
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    return path.with_suffix(".lock")
+
+
 def find(key: Mapping[str, Any]) -> Profile | None:
-    """The profile measured under exactly these conditions; None where there is none. A damaged one is said and not used."""
+    """The profile measured under exactly these conditions; None where there is none. A damaged one is said and not used.
+
+    Where none can be kept in a file, the one that this process has measured.
+    """
     path = path_of(key)
     try:
-        return None if path is None or not path.exists() else read_profile(path)
+        return _unkept.get(short(key)) if path is None or not path.exists() else read_profile(path)
     except (OSError, OptionError) as error:
         logger.warning("%s; this machine is measured again", error)
         return None
 
 
 def keep(profile: Profile) -> Path | None:
-    """Write a profile, whole or not at all. Where that is impossible it is said, and None returned."""
+    """Write a profile, whole or not at all. Where that is impossible it is said, this process alone keeps it, and the result
+    is None.
+    """
     path = path_of(profile.key)
+    failed = _write(path, profile.to_json())
+    _unkept.pop(short(profile.key), None)
+    if failed is None:
+        return path
+    _unkept[short(profile.key)] = profile
+    while len(_unkept) > _MOST_UNKEPT:
+        del _unkept[next(iter(_unkept))]
+    if path is not None:
+        logger.warning("%s: the profile cannot be kept (%s); set ESTREAM_CACHE to another folder", path, failed.strerror)
+    return None
+
+
+def find_upkeep(key: Mapping[str, Any]) -> Upkeep:
+    """What is remembered beside a profile; nothing where there is no such file, or a damaged one."""
+    path = _upkeep_path(key)
+    try:
+        return Upkeep() if path is None or not path.exists() else Upkeep.of(read_regular(path, LARGEST))
+    except (OSError, SchemaError):
+        return Upkeep()
+
+
+def keep_upkeep(key: Mapping[str, Any], upkeep: Upkeep) -> bool:
+    """Write what is remembered beside a profile; returns whether that was possible. Nothing depends on it but repeated work."""
+    return _write(_upkeep_path(key), upkeep.to_json()) is None
+
+
+def _upkeep_path(key: Mapping[str, Any]) -> Path | None:
+    return None if (path := path_of(key)) is None else path.with_name(f"upkeep-{short(key)}.json")
+
+
+def _write(path: Path | None, values: dict[str, Any]) -> OSError | None:
+    """Write a file whole or not at all; returns what prevents it."""
     if path is None:
-        return None
+        return FileNotFoundError("no folder for it")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as aside:
             file = Path(aside) / path.name
             with open(file, "w", encoding="utf-8") as handle:
-                json.dump(profile.to_json(), handle, indent=1)
+                json.dump(values, handle, indent=1)
             file.replace(path)
     except OSError as error:
-        logger.warning("%s: the profile cannot be kept (%s); set ESTREAM_CACHE to another folder", path, error.strerror)
-        return None
-    return path
-
-
-def forget(key: Mapping[str, Any]) -> None:
-    """Remove a profile that turned out wrong; the next load measures again."""
-    path = path_of(key)
-    try:
-        if path is not None:
-            path.unlink(missing_ok=True)
-    except NotADirectoryError:
-        return
-    except OSError as error:
-        logger.warning("%s: the profile turned out wrong and cannot be removed (%s)", path, error.strerror)
+        return error
+    return None

@@ -28,6 +28,7 @@ from estream.quantization.calibration import Calibration, read_embeddings
 from estream.quantization.packing import PagePacker
 from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
 from estream.quantization.text import calibration_windows
+from estream.quantization.use import TextUse
 from estream.quantization.weights import PageWeights
 from estream.text.check_tokenizer import check_tokenizer
 
@@ -51,7 +52,8 @@ class ConvertOptions:
         group: inputs that share a scale. None: the source's group if that keeps its codes, else DEFAULT_GROUP.
         device: "cpu" or "qnn", the device that will run the package.
         force: replace an existing package.
-        calibrate: a text, or an ``.npy`` file of token ids, for which the experts' 4-bit codes are chosen.
+        calibrate: a text, or an ``.npy`` file of token ids, by which experts lie most used first, and for which their 4-bit
+            codes are chosen where they are not kept as the source has them.
         soc: for "qnn", the chips that the package holds compiled graphs for. None: all known chips; empty: compile at loading.
 
     """
@@ -78,8 +80,6 @@ class ConvertOptions:
             )
         if self.device == "cpu" and self.soc is not None:
             raise OptionError("--soc names chips with an NPU; give it with --device qnn")
-        if self.calibrate is not None and self.bits != 4:
-            raise OptionError("--calibrate chooses 4-bit codes; 8 bits need no calibration, leave it out")
 
 
 def convert(
@@ -117,26 +117,27 @@ def convert(
         source=checkpoint.fingerprint(),
         npu=npu.section if npu else None,
     )
-    pace = choose_pace(spec, checkpoint, tensors, build_tape(config, npu.source if npu else spec.quantization), READING)
-    calibration = None
-    if options.calibrate is not None:
-        cut = npu.source if npu else spec.quantization
-        calibration = _calibration(Path(options.calibrate), checkpoint, tensors, config, cut)
+    cut = npu.source if npu else spec.quantization
+    text = None if options.calibrate is None else _text(Path(options.calibrate), checkpoint, tensors, config, cut)
+    # After the text: its activations are in memory by now.
+    pages = 0 if text is None else text.PAGES
+    pace = choose_pace(spec, checkpoint, tensors, build_tape(config, cut), READING, pages)
     try:
         with write_package(destination, spec, options.force) as writer:
-            _Conversion(checkpoint, tensors, writer, npu, calibration, pace).run(progress)
+            _Conversion(checkpoint, tensors, writer, npu, text, pace).run(progress)
     finally:
         BUFFERS.clear()
     return open_package(destination, options.device)
 
 
-def _calibration(
+def _text(
     text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, config: ModelConfig, quantization: Quantization
-) -> Calibration:
-    if experts_keep_codes(checkpoint, tensors, quantization):
-        raise OptionError("--calibrate: the experts' codes are kept as the source has them; leave it out")
+) -> Calibration | TextUse:
+    """Calibration where codes are to be chosen; else only the use of experts is tallied."""
     windows = calibration_windows(text, checkpoint.path, config)
     embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
+    if quantization.expert_bits != 4 or experts_keep_codes(checkpoint, tensors, quantization):
+        return TextUse(config, quantization, windows, embeddings)
     final_norm = PageWeights(checkpoint, config, tensors).final_norm()
     return Calibration(config, quantization, windows, embeddings, final_norm, text.name)
 
@@ -161,7 +162,7 @@ class _Conversion:
         tensors: ModelTensors,
         writer: PackageWriter,
         npu: NpuTarget | None,
-        calibration: Calibration | None,
+        text: Calibration | TextUse | None,
         pace: Pace,
     ) -> None:
         self._pace = pace
@@ -172,7 +173,8 @@ class _Conversion:
         self._npu = npu
         self._progress: Progress | None = None
         self._weights = PageWeights(checkpoint, self._config, tensors)
-        self._packer = PagePacker(checkpoint, calibration)
+        self._packer = PagePacker(checkpoint, text)
+        self._use = text.use if text else None
         self._done = 0
 
     def run(self, progress: Progress | None) -> None:
@@ -180,23 +182,38 @@ class _Conversion:
         self._embedding()
         self._writer.add_final_norm(*self._weights.final_norm())
         quantization = self._npu.source if self._npu else self._writer.spec.quantization
-        tape = build_tape(self._config, quantization)
-        with (
-            ReadAhead(tape, self._weights.read, self._weights.read_bytes, self._pace.reading) as pages,
-            WriteBehind(self._writer.add_page, self._pace.waiting) as out,
-        ):
+        with WriteBehind(self._writer.add_page, self._pace.waiting) as out:
+            for stretch in self._stretches(quantization):
+                self._pages(stretch, out)
+        self._writer.report = self._packer.report(self._config.layers)
+        if self._use is not None:
+            self._writer.use = self._use.use()
+            self._writer.expert_order = None if self._npu else tuple(self._use.order)
+        for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
+            self._writer.add_file(name, content)
+        matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
+        notes = [*matrices, *left_out_notes(self._tensors.ignored), *self._checkpoint.notes]
+        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
+
+    def _stretches(self, quantization: Quantization) -> Iterator[Iterator[PageSpec]]:
+        """The tape in stretches that may be read ahead. Where a text says in which order experts lie, a stretch ends with each
+        router: what it chooses is known when its page has been computed.
+        """
+        if self._use is None or self._npu is not None:
+            yield build_tape(self._config, quantization)
+            return
+        tape = build_tape(self._config, quantization, self._use.order)
+        for _ in range(self._config.layers + 1):
+            yield _up_to_router(tape)
+
+    def _pages(self, tape: Iterator[PageSpec], out: WriteBehind[PageSpec, np.ndarray]) -> None:
+        with ReadAhead(tape, self._weights.read, self._weights.read_bytes, self._pace.reading) as pages:
             for spec, rows in pages:
                 for written, data in self._written(spec, self._packer.page(spec, rows)):
                     out.put(written, data)
                     self._advance(written.bytes)
                 # Rows are large: drop them before waiting for the next page.
                 del rows
-        self._writer.report = self._packer.report(self._config.layers)
-        for name, content in (*self._checkpoint.extras(), *(self._npu.files.items() if self._npu else ())):
-            self._writer.add_file(name, content)
-        matrices = matrix_notes(self._checkpoint, self._tensors, quantization)
-        notes = [*matrices, *left_out_notes(self._tensors.ignored), *self._checkpoint.notes]
-        self._writer.spec.source["conversion"] = summarise(self._packer.tallies, notes)
 
     def _written(self, spec: PageSpec, page: np.ndarray) -> Iterator[tuple[PageSpec, np.ndarray]]:
         """The pages of the device that a packed CPU page becomes."""
@@ -234,6 +251,14 @@ class _Conversion:
         if self._tensors.repeated is not None:
             check_tied_head(self._checkpoint, self._tensors.repeated, ref, first, rows)
         return rows
+
+
+def _up_to_router(tape: Iterator[PageSpec]) -> Iterator[PageSpec]:
+    """The next pages, up to a router's or the last one."""
+    for page in tape:
+        yield page
+        if page.kind == "router":
+            return
 
 
 def all_finite(rows: np.ndarray, dtype: str) -> bool:

@@ -31,9 +31,16 @@ class Pace:
 
 
 def choose_pace(
-    spec: PackageSpec, checkpoint: CheckpointSource, tensors: ModelTensors, tape: Iterable[PageSpec], reading: Limits
+    spec: PackageSpec,
+    checkpoint: CheckpointSource,
+    tensors: ModelTensors,
+    tape: Iterable[PageSpec],
+    reading: Limits,
+    text_pages: int,
 ) -> Pace:
     """Read ahead as far as ``reading`` says where memory allows it, else page by page.
+
+    A calibration text takes ``text_pages`` of the largest size beside its activations, which are in memory already.
 
     Raises:
         BudgetError: not even that fits.
@@ -54,7 +61,7 @@ def choose_pace(
     free = limits.free_bytes()
     for pace in (full, careful):
         ahead = min(pace.reading.bytes, rows_in_all)
-        pages = ahead + _COPIES * largest_rows + (pace.waiting + 2) * largest_page
+        pages = ahead + _COPIES * largest_rows + (pace.waiting + 2 + text_pages) * largest_page
         block = pace.embedding_rows * row_bytes
         embedding = min(pace.reading.bytes, spec.config.vocabulary * row_bytes) + (pace.waiting + 4) * block
         needed = max(pages, embedding) + _FIXED

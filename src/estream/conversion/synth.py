@@ -1,11 +1,14 @@
 """Writes packages of published shapes with random weights, for benchmarks and capacity tests without a download."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from estream.conversion.convert import DEFAULT_GROUP, DENSE_BITS, ConvertOptions, Progress
 from estream.conversion.npu.target import NpuTarget
+from estream.conversion.skew import RoutingSkew
 from estream.errors import OptionError
 from estream.models import family_of
 from estream.models.config import ModelConfig
@@ -18,10 +21,48 @@ from estream.package.writer import PackageSpec, embedding_rows_per_write, write_
 #: Standard deviation of the weights: ``initializer_range`` of these models.
 _DEVIATION = 0.02
 _NOISE_BYTES = 64 << 20
+#: A topic's experts are then always the same few.
+MOST_SKEW = 10.0
+
+
+@dataclass(frozen=True)
+class Variation:
+    """In what a synthetic model differs from one of its shape with random weights.
+
+    Args:
+        routing_skew: how unevenly experts are used; 0: evenly, 1: as in a trained model of 256 experts (docs/synthetic.md).
+        layers: the first so many layers alone; None: all.
+
+    """
+
+    routing_skew: float = 0.0
+    layers: int | None = None
+
+    def config(self, family: str) -> ModelConfig:
+        """The model of the shape ``family``. Raises OptionError if a value is out of range or the shape is not known."""
+        if family not in SHAPES:
+            raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
+        if not 0.0 <= self.routing_skew <= MOST_SKEW:
+            raise OptionError(f"--routing-skew must be 0 to {MOST_SKEW:g}, not {self.routing_skew:g}")
+        values = SHAPES[family]
+        config = family_of(values).read_config(values)
+        if self.layers is None:
+            return config
+        fewest = len(config.dense_layers) + 1
+        if not fewest <= self.layers <= config.layers:
+            raise OptionError(
+                f"--layers must be {fewest} to {config.layers} for {family}, with a layer of experts, not {self.layers}"
+            )
+        values = {**values, "num_hidden_layers": self.layers}
+        return family_of(values).read_config(values)
 
 
 def synthesize(
-    family: str, destination: str | Path, options: ConvertOptions | None = None, progress: Progress | None = None
+    family: str,
+    destination: str | Path,
+    options: ConvertOptions | None = None,
+    progress: Progress | None = None,
+    variation: Variation | None = None,
 ) -> Package:
     """Write a package of the shape ``family`` with random weights, marked synthetic. Equal arguments give equal bytes.
 
@@ -32,13 +73,14 @@ def synthesize(
     """
     options = options or ConvertOptions()
     options.check()
-    if family not in SHAPES:
-        raise OptionError(f"'{family}' is not a known shape; known: {', '.join(SHAPES)}")
-    values = SHAPES[family]
-    config = family_of(values).read_config(values)
+    variation = variation or Variation()
+    config = variation.config(family)
     npu = NpuTarget.of(config, options.bits, options.soc) if options.device == "qnn" else None
     cut = npu.source if npu else Quantization.choose(config, options.bits, DENSE_BITS, options.group or DEFAULT_GROUP)
-    source = {"kind": "synthetic", "name": family}
+    source: dict[str, Any] = {"kind": "synthetic", "name": family}
+    skew = RoutingSkew(config, variation.routing_skew, _DEVIATION) if variation.routing_skew else None
+    if skew:
+        source["routing_skew"] = variation.routing_skew
     stored, section = (npu.quantization, npu.section) if npu else (cut, None)
     spec = PackageSpec(options.device, config, stored, "bfloat16", True, source, section)
     random = _RandomPages(config.layers)
@@ -47,11 +89,15 @@ def synthesize(
         step = embedding_rows_per_write(spec)
         for first in range(0, config.vocabulary, step):
             rows = random.embedding(config, min(step, config.vocabulary - first))
+            if skew:
+                rows = skew.embedding(rows, first)
             writer.add_embedding_rows(rows)
             done += rows.nbytes
         writer.add_final_norm(np.ones(config.hidden, np.float32))
         for page in build_tape(config, cut):
             data = random.page(page)
+            if skew:
+                skew.page(page, data)
             for written, content in npu.pages(page, data) if npu else [(page, data)]:
                 writer.add_page(written, content)
                 done += written.bytes

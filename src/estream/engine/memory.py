@@ -1,12 +1,14 @@
 """The memory budget: what is needed is computed before anything large is allocated.
 
-The arena is one allocation: pinned pages, then the ring, then the activations of the batch at hand. A long prompt takes
-its activations from the ring's share and, where that is not enough, from the deepest pinned pages of each layer.
+The arena is one allocation: pinned pages, then the ring, then the activations of the batch at hand. What a long prompt needs
+for those is taken from the pinned pages that are worth least; a short one after it reads and keeps them again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from estream.engine.activations import ArraysPlanner
 from estream.engine.batch import BatchShape
@@ -19,6 +21,8 @@ from estream.package.manifest import Manifest, Page
 _HUGE_PAGE = 2 * MiB
 #: Tokens of the prompt that an arena is planned for; a longer one takes memory from the ring and from pinned pages.
 PLANNED_TOKENS = 4096
+#: Chances of use are told apart in so many steps.
+_SURENESS = 8
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ def divide_arena(arena: ArenaPlan, activations: int) -> SweepLayout:
     activations_offset = arena.bytes - round_up(activations, _HUGE_PAGE)
     if arena.everything_pinned and arena.pinned_bytes <= activations_offset:
         return SweepLayout(arena.pinned_bytes, 0, activations_offset)
-    ring_offset = max(0, min(arena.pinned_bytes, activations_offset - arena.smallest_ring))
-    return SweepLayout(ring_offset, min(arena.ring_bytes, activations_offset - ring_offset), activations_offset)
+    ring = min(arena.ring_bytes, activations_offset)
+    return SweepLayout(min(arena.pinned_bytes, activations_offset - ring), ring, activations_offset)
 
 
 @dataclass(frozen=True)
@@ -160,24 +164,26 @@ class ModelMemory:
     def fits(self, shape: BatchShape) -> bool:
         return self.floor(shape).bytes <= self.budget_bytes
 
-    def plan_arena(self, configuration: Configuration) -> ArenaPlan:
+    def plan_arena(self, configuration: Configuration, chances: np.ndarray | None = None) -> ArenaPlan:
         """Divide the budget between pinned pages and ring.
 
-        All pages are pinned where they fit. Otherwise what the ring leaves is pinned, the same depth in each layer: a
-        contiguous run at its start, so that the disk works while those are computed.
+        All pages are pinned where they fit. Otherwise what the ring and a short prompt leave is: first pages that are used
+        most surely, and of alike ones the same depth in each layer: a run at its start, so that the disk works while those
+        are computed. ``chances`` float64 [layers, experts] tell how probable it is that a short prompt uses an expert; where
+        they are not known all are alike.
         """
         tape, size = self.manifest.tape, self.arena_bytes // _HUGE_PAGE * _HUGE_PAGE
         everything = sum(p.padded_bytes for p in tape)
-        activations = round_up(self.planned_activations, _HUGE_PAGE)
+        least = round_up(self.plan_arrays(BatchShape.of_prompt(1)).bytes, _HUGE_PAGE)
         allowed = everything if configuration.pinned_bytes is None else configuration.pinned_bytes
         ring = max(configuration.ring_bytes, self.smallest_ring)
-        if everything + activations <= size and everything <= allowed:
+        if everything <= min(size - least, allowed):
             offsets = {p.index: p.offset for p in tape}
             return ArenaPlan(size, offsets, everything, ring, self.smallest_ring, everything_pinned=True)
-        room = min(size - activations - ring, allowed)
+        room = min(size - least - ring, allowed)
         pinned: dict[int, int] = {}
         offset = 0
-        for page in _by_depth(tape):
+        for page in _by_worth(tape, chances):
             if offset + page.padded_bytes > room:
                 break
             pinned[page.index] = offset
@@ -185,11 +191,14 @@ class ModelMemory:
         return ArenaPlan(size, pinned, offset, ring, self.smallest_ring)
 
 
-def _by_depth(tape: Sequence[Page]) -> list[Page]:
-    """First pages of all layers, then second ones, and so on; the head counts as a layer."""
-    depth: dict[int, int] = {}
+def _by_worth(tape: Sequence[Page], chances: np.ndarray | None) -> list[Page]:
+    """The surest pages first; of alike ones first those of all layers that come first there. The head counts as a layer."""
+    sure = {} if chances is None else {(la, e): round(c * _SURENESS) for (la, e), c in np.ndenumerate(chances)}
+    depth: dict[tuple[int, int], int] = {}
     keyed = []
     for page in tape:
-        depth[page.spec.layer] = depth.get(page.spec.layer, -1) + 1
-        keyed.append((depth[page.spec.layer], page.index, page))
-    return [page for _, _, page in sorted(keyed, key=lambda item: item[:2])]
+        layer = page.spec.layer
+        worth = sure.get((layer, page.spec.expert), _SURENESS)
+        depth[layer, worth] = depth.get((layer, worth), -1) + 1
+        keyed.append((-worth, depth[layer, worth], page.index, page))
+    return [page for *_, page in sorted(keyed, key=lambda item: item[:3])]

@@ -8,8 +8,8 @@ from typing import Any
 from estream.errors import OptionError
 from estream.host.sizes import MiB
 
-#: Reading ahead of the routing pays only where nearly all of a layer's experts will be used.
-SPECULATIVE_SHARE = 0.9
+#: Experts that are used less surely are not read ahead of the routing: what they cost others is more than they hide.
+READ_AHEAD_CHANCE = 0.9
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Configuration:
         request_bytes: bytes of one read; adjacent pages that fit into it together are a group, read by one request.
         ring_bytes: room that reading ahead gets, at least what the largest pages need.
         pinned_bytes: the most that may be kept between sweeps, where the budget leaves it; None for no bound.
-        speculative_share: experts are read ahead of the routing where at least this share of them is expected to be used.
+        read_ahead_chance: an expert is read ahead of the routing where it is used with at least this probability.
 
     """
 
@@ -29,7 +29,7 @@ class Configuration:
     request_bytes: int = 2 * MiB
     ring_bytes: int = 256 * MiB
     pinned_bytes: int | None = None
-    speculative_share: float = SPECULATIVE_SHARE
+    read_ahead_chance: float = READ_AHEAD_CHANCE
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -24,11 +24,14 @@ class Pager:
     def __init__(self, reads: Reads, tape: Sequence[Page], request_bytes: int, pinned: dict[int, int]) -> None:
         """``pinned`` maps page indices to their addresses; adjacent pages of up to ``request_bytes`` are read together."""
         self._reads = reads
+        self._tape = tape
         self._request_bytes = request_bytes
         self._slots = Slots(tape, pinned)
         self._largest_expert = max((p.padded_bytes for p in tape if p.spec.kind == "expert"), default=0)
         self._cursor: ReadCursor | None = None
         self.unused_bytes = 0
+        # Bytes of experts that were asked for before the routing of their layer.
+        self._guessed, self._guess_bytes = 0, 0
 
     @property
     def clock_s(self) -> float:
@@ -54,10 +57,11 @@ class Pager:
 
     def begin(self, plan: SweepPlan, arena_address: int) -> None:
         """Start reading for one sweep."""
-        spare = 0 if plan.schedule.speculative else self._largest_expert
-        self._slots.begin(plan.layout, arena_address, spare)
+        self._slots.begin(plan.layout, arena_address, self._largest_expert)
+        self._guess_bytes = plan.guess_bytes
         self._cursor = ReadCursor(plan.schedule)
         self.unused_bytes = 0
+        self._guessed = 0
         self._read_ahead()
 
     @property
@@ -72,11 +76,20 @@ class Pager:
         return self._cursor
 
     def routed(self, layer: int, experts: frozenset[int], pages: Sequence[Page]) -> None:
-        """The layer's routing is known: pages read ahead for nobody are let go, missing ones are asked for."""
+        """The layer's routing is known: what was asked for ahead of it and nobody needs is withdrawn, or let go once it is
+        read; missing pages are asked for.
+        """
         self._running.routed(layer, experts)
+        pending: list[int] = []
+        self._guessed = 0
         for page in pages:
-            if page.spec.expert not in experts and self._slots.discard(page):
-                self.unused_bytes += page.padded_bytes
+            if page.spec.expert in experts or (slot := self._slots.discard(page)) is None:
+                continue
+            self.unused_bytes += 0 if slot.pinned else page.padded_bytes
+            if slot.state is SlotState.READING:
+                pending.append(slot.ticket)
+        if pending:
+            self._reads.withdraw(pending)
         self._read_ahead()
 
     def prefetches(self, layer: int) -> bool:
@@ -111,17 +124,16 @@ class Pager:
         self._read_ahead()
 
     def _await_run(self, pages: Sequence[Page]) -> list[Slot]:
-        slots, held = [self._await(pages[0])], self._ring_bytes_of(pages[0])
+        slots, held = [self._await(pages[0])], pages[0].padded_bytes
         for page in pages[1:_LENT_PAGES]:
             slot = self._slots.find(page)
-            held += self._ring_bytes_of(page)
-            if slot is None or held > self._slots.ring_bytes // _LENT_SHARE or not self._has_arrived(slot):
+            held += page.padded_bytes
+            # Pinned pages hold back no place, but while they are computed nothing is asked for.
+            much = 0 < self._slots.ring_bytes < held * _LENT_SHARE
+            if slot is None or much or not self._has_arrived(slot):
                 break
             slots.append(slot)
         return slots
-
-    def _ring_bytes_of(self, page: Page) -> int:
-        return 0 if self._slots.is_pinned(page) else page.padded_bytes
 
     def _has_arrived(self, slot: Slot) -> bool:
         """Whether a page is ready; never waits. A failed read is reported when its page is waited for."""
@@ -173,7 +185,10 @@ class Pager:
             if wait:
                 self._reads.finish(slot.ticket)
             if self._reads.is_over(slot.ticket):
-                self._slots.settle(slot)
+                whole = self._reads.is_ready(slot.ticket)
+                if not (whole or slot.pinned):
+                    self.unused_bytes -= self._tape[slot.index].padded_bytes
+                self._slots.settle(slot, whole)
                 self._count_ring()
                 settled = True
         return settled
@@ -184,7 +199,7 @@ class Pager:
         self._settle_discarded(wait=False)
         asked = False
         run: list[Reservation] = []
-        while (page := cursor.peek()) is not None and (room := self._slots.reserve(page)) is not None:
+        while (page := cursor.peek()) is not None and (room := self._reserve(page)) is not None:
             if run and not self._extends(run, room):
                 self._submit(run)
                 run = []
@@ -194,6 +209,16 @@ class Pager:
         if run:
             self._submit(run)
         return asked
+
+    def _reserve(self, page: Page) -> Reservation | None:
+        """Room for a page; guesses leave some of the ring to what is known to be needed, and pinned ones are no more."""
+        if not self._running.is_guess(page):
+            return self._slots.reserve(page)
+        if max(self._slots.ring_used, self._guessed) + page.padded_bytes > self._guess_bytes:
+            return None
+        room = self._slots.reserve(page)
+        self._guessed += page.padded_bytes if room else 0
+        return room
 
     def _read_into_spare(self, page: Page) -> bool:
         cursor = self._running

@@ -41,6 +41,10 @@ class Reads:
         if self._cancelled.is_set():
             raise CancelledError("the sweep was cancelled")
 
+    def withdraw(self, tickets: Sequence[int]) -> None:
+        """Drop reads that have not begun and that serve these pages alone."""
+        self.native.withdraw(tickets)
+
     def stop(self) -> None:
         """Drop all requests; those that have begun end first."""
         self.native.cancel()

@@ -43,6 +43,11 @@ class RoutingLists:
     def count(self, expert: int) -> int:
         return int(self.starts[expert + 1] - self.starts[expert])
 
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [experts]: the tokens of each; empty in a dense layer."""
+        return np.diff(self.starts)
+
     def of_expert(self, expert: int) -> tuple[np.ndarray, np.ndarray]:
         part = slice(self.starts[expert], self.starts[expert + 1])
         return self.tokens[part], self.weights[part]
@@ -50,4 +55,4 @@ class RoutingLists:
     @property
     def used(self) -> frozenset[int]:
         """Experts with at least one token."""
-        return frozenset(np.flatnonzero(np.diff(self.starts)).tolist())
+        return frozenset(np.flatnonzero(self.counts).tolist())

@@ -6,35 +6,46 @@ be. Neither does I/O nor knows a clock.
 
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from estream.engine.use import ExpectedUse, relative_use
 from estream.models.config import ModelConfig
 from estream.package.manifest import Page
 
-
-def expected_share(config: ModelConfig, tokens: int) -> float:
-    """The share of a layer's experts that ``tokens`` tokens use, were routing uniform."""
-    return float(1.0 - (1.0 - config.moe.top_k / config.moe.experts) ** tokens)
+#: Where this part of the experts that will be used is read ahead of the routing, nothing need be named early.
+COVERED = 0.5
+#: How much each layer changes the opinion that the layers before it gave.
+_NEWS = 0.5
+#: An opinion counts where it differs by so many powers of two.
+_DOUBT = 0.4
 
 
 @dataclass(frozen=True)
 class ReadSchedule:
     """The ``order`` in which a sweep reads the pages that are not resident.
 
-    A ``speculative`` sweep reads a layer's experts before its routing is known: nearly all of them will be used. With fewer
-    tokens the experts of ``prefetch_layers`` are prefetched: the next layer's router is applied early and names some.
-    Prefetching only ever skips: an expert that was not named is read when the routing asks for it. In the last layer few
-    rows are left, so there is neither; some head pages are read ahead of its experts instead.
+    ``use`` says how probable it is that the batch uses an expert. Those of a chance of ``threshold`` or more
+    are read before their layer's routing is known. Where they are too few to keep the disk busy, in ``prefetch_layers``, the
+    layer's router is applied early and names more. Both only ever skip: an expert that was neither is read when the routing
+    asks for it. In the last layer few rows are left, so there is neither; some head pages are read ahead of its experts.
     """
 
     order: tuple[Page, ...]
-    speculative: bool
+    use: ExpectedUse = field(compare=False)
+    threshold: float
     prefetch_layers: frozenset[int]
     last_layer: int
 
 
 def plan_reading(
-    config: ModelConfig, tape: Sequence[Page], resident: Collection[int], speculative: bool, early_head_bytes: int
+    config: ModelConfig,
+    tape: Sequence[Page],
+    resident: Collection[int],
+    use: ExpectedUse,
+    threshold: float,
+    early_head_bytes: int,
 ) -> ReadSchedule:
     """The schedule of one sweep.
 
@@ -42,14 +53,16 @@ def plan_reading(
         config: the model.
         tape: all pages in tape order.
         resident: indices of pages that need not be read.
-        speculative: whether experts are read before their routing is known.
+        use: the chance of each expert to be used.
+        threshold: the chance from which on an expert is read before its routing is known.
         early_head_bytes: how many bytes of head pages are read ahead of the last layer's experts.
 
     """
     last = config.layers - 1
-    layers = frozenset() if speculative else frozenset(range(1, last)) - frozenset(config.dense_layers)
+    covered = (use.chances * (use.chances >= threshold)).sum(axis=-1) >= COVERED * use.chances.sum(axis=-1)
+    layers = frozenset(n for n in range(1, last) if not covered[n]) - frozenset(config.dense_layers)
     order = _reading_order(tape, last, layers, early_head_bytes)
-    return ReadSchedule(tuple(p for p in order if p.index not in resident), speculative, layers, last)
+    return ReadSchedule(tuple(p for p in order if p.index not in resident), use, threshold, layers, last)
 
 
 def _reading_order(
@@ -93,9 +106,13 @@ class ReadCursor:
         self.stats = PrefetchStats()
         self._routed: dict[int, frozenset[int]] = {}
         self._prefetched: dict[int, frozenset[int]] = {}
+        self._ahead: dict[int, frozenset[int]] = {}
         self._skipped: dict[int, list[Page]] = {}
         self._missed: deque[Page] = deque()
         self._next = 0
+        #: What the layers so far say of this batch: the tokens that it counts as, relative to what was expected.
+        self._relative = 1.0
+        self._known = schedule.use.known
 
     def prefetch(self, layer: int, experts: frozenset[int]) -> None:
         """The layer's tokens will probably use these experts, and more."""
@@ -108,6 +125,10 @@ class ReadCursor:
         if layer in self._prefetched:
             self.stats.used += len(experts & self._prefetched[layer])
         self._missed.extend(p for p in self._skipped.pop(layer, ()) if p.spec.expert in experts)
+        if experts and layer < self.schedule.last_layer:
+            news = relative_use(self.schedule.use.chances[layer], len(experts)) - self._relative
+            self._relative += news * (_NEWS if self._known else 1.0)
+            self._known = True
 
     def peek(self) -> Page | None:
         """The page to read next; None where that depends on routing still unknown, or where all is read."""
@@ -133,14 +154,34 @@ class ReadCursor:
         else:
             self._next += 1
 
+    def is_guess(self, page: Page) -> bool:
+        """Whether nobody knows yet that the page is needed, and others of its layer may be needed in its stead."""
+        layer = page.spec.layer
+        if page.spec.kind != "expert" or layer in self._routed:
+            return False
+        return len(self._ahead_of(layer)) < len(self.schedule.use.chances[layer])
+
     def _wanted(self, page: Page) -> bool | None:
-        spec, schedule = page.spec, self.schedule
-        if spec.kind == "head" and not schedule.speculative and schedule.last_layer:
+        spec = page.spec
+        if spec.kind == "head" and self._skipped:
             # Head pages stay in the ring to the end. Missed experts would come behind them and free nothing.
-            return True if schedule.last_layer - 1 in self._routed else None
+            return None
         if spec.kind != "expert":
             return True
-        for known in (self._routed, self._prefetched):
-            if spec.layer in known:
-                return spec.expert in known[spec.layer]
-        return True if schedule.speculative and spec.layer < schedule.last_layer else None
+        if spec.layer in self._routed:
+            return spec.expert in self._routed[spec.layer]
+        if spec.layer == self.schedule.last_layer or any(layer != spec.layer for layer in self._skipped):
+            return None
+        if spec.layer in self.schedule.prefetch_layers and spec.layer not in self._prefetched:
+            return None
+        return spec.expert in self._ahead_of(spec.layer) or spec.expert in self._prefetched.get(spec.layer, ())
+
+    def _ahead_of(self, layer: int) -> frozenset[int]:
+        """The experts that are read before their routing is known: decided once, by what this sweep has shown so far."""
+        if layer not in self._ahead:
+            if not self._known:
+                return frozenset()
+            relative = self._relative if abs(np.log2(max(self._relative, 1e-3))) > _DOUBT else 1.0
+            unused = (1.0 - self.schedule.use.chances[layer]) ** relative
+            self._ahead[layer] = frozenset(np.flatnonzero(unused <= 1.0 - self.schedule.threshold).tolist())
+        return self._ahead[layer]

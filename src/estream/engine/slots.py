@@ -21,12 +21,14 @@ class SlotState(Enum):
 
 @dataclass
 class Slot:
-    """Where one page lies. ``place`` is None outside the ring: pinned, or in the spare place."""
+    """Where a page of an index lies. ``place`` is None outside the ring: ``pinned``, or in the spare place."""
 
+    index: int
     address: int
     state: SlotState
     ticket: int
     place: Place | None
+    pinned: bool
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Slots:
 
     def __init__(self, tape: Sequence[Page], pinned: dict[int, int]) -> None:
         self._tape = tape
+        self._planned = pinned
         self._pinned = pinned
         self._slots: dict[int, Slot] = {}
         self._discarded: list[Slot] = []
@@ -77,20 +80,19 @@ class Slots:
 
     def assume_resident(self, indices: Collection[int]) -> None:
         """Take these pinned pages as read: what a repeated sweep finds."""
-        self._slots |= {i: Slot(self._pinned[i], SlotState.READY, 0, None) for i in indices}
+        self._slots |= {i: Slot(i, self._pinned[i], SlotState.READY, 0, None, True) for i in indices}
 
     def begin(self, layout: SweepLayout, arena_address: int, spare_bytes: int) -> None:
-        """Divide the arena for one sweep. Pinned pages beyond the ring's start lose their places.
+        """Divide the arena for one sweep. Pinned pages beyond the ring's start have no places in it, and are forgotten.
 
         ``spare_bytes`` at the end of the ring's memory are kept for one missed expert: pages that were prefetched in its
         stead may fill the ring, and they are used after it. A ring that is smaller has no spare place.
         """
         address = arena_address + layout.ring_offset
-        for index in [i for i, at in self._pinned.items() if at + self._tape[i].padded_bytes > address]:
-            del self._pinned[index]
-            self._slots.pop(index, None)
         if any(index not in self._pinned for index in self._slots):
             raise SlotError("a sweep begins while pages of the last one are in the ring")
+        self._pinned = {i: at for i, at in self._planned.items() if at + self._tape[i].padded_bytes <= address}
+        self._slots = {i: slot for i, slot in self._slots.items() if i in self._pinned}
         spare = spare_bytes if layout.ring_bytes >= spare_bytes else 0
         self._ring, self._ring_address = Ring(layout.ring_bytes - spare), address
         self._spare_address, self._spare_free = address + layout.ring_bytes - spare, spare > 0
@@ -125,7 +127,8 @@ class Slots:
         page = reservation.page
         if page.index in self._slots:
             raise SlotError(f"{page.spec}: asked for twice")
-        self._slots[page.index] = Slot(reservation.address, SlotState.READING, ticket, reservation.place)
+        pinned = self.is_pinned(page)
+        self._slots[page.index] = Slot(page.index, reservation.address, SlotState.READING, ticket, reservation.place, pinned)
 
     def lend(self, page: Page, slot: Slot) -> None:
         """Computing with the page begins."""
@@ -142,17 +145,22 @@ class Slots:
             self._free(slot)
             del self._slots[page.index]
 
-    def discard(self, page: Page) -> bool:
-        """Nobody needs the page: its place is free once its read is over. False where it keeps its place or has none."""
-        if page.index not in self._slots or self.is_pinned(page):
-            return False
+    def discard(self, page: Page) -> Slot | None:
+        """Nobody needs the page now: its place is free once its read is over. None where it is pinned and whole, or absent."""
+        slot = self._slots.get(page.index)
+        if slot is None or (slot.pinned and slot.state is SlotState.READY):
+            return None
         self._discarded.append(self._slots.pop(page.index))
-        return True
+        return slot
 
-    def settle(self, slot: Slot) -> None:
-        """The read of a discarded page is over."""
+    def settle(self, slot: Slot, whole: bool) -> None:
+        """The read of a discarded page is over. A pinned one that is ``whole`` is kept."""
         self._discarded.remove(slot)
-        self._free(slot)
+        if not slot.pinned:
+            self._free(slot)
+        elif whole:
+            slot.state = SlotState.READY
+            self._slots[slot.index] = slot
 
     def keep(self, indices: Collection[int]) -> None:
         """Forget every page but these, which are pinned and whole."""

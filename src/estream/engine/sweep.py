@@ -43,6 +43,7 @@ class SweepResult:
     stall_s: float
     unused_bytes: int
     prefetch: PrefetchStats
+    counts: np.ndarray
 
 
 @dataclass
@@ -62,6 +63,7 @@ class Sweep:
         self._pager = pager
         self._final_norm = final_norm
         self._compute_s = 0.0
+        self._counts: list[np.ndarray] = []
         kinds = ("attention", "router", MLP, "expert", "head")
         by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
@@ -106,11 +108,12 @@ class Sweep:
             self._pager.abort()
             raise
         spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
-        return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch)
+        return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch, _stack(self._counts))
 
     def _run_layers(self, look_at: Callable[[str], None] | None) -> None:
         # A router that named experts to prefetch stays in the arena until its own layer routes.
         held, routers = ExitStack(), dict[int, int]()
+        self._counts = []
         for index, layer in enumerate(self._layers):
             begin = self._reads.clock()
             with self._pager.page(layer.attention) as address, self._computing(layer.attention):
@@ -120,6 +123,7 @@ class Sweep:
             with self._computing(layer.router):
                 routing = self._device.route(layer.router.spec, routers[index])
             held.close()
+            self._counts.append(routing.counts)
             used = routing.used
             self._pager.routed(index, used, layer.experts)
             if self._pager.prefetches(index + 1):
@@ -167,3 +171,9 @@ class Sweep:
             first, last = pages[0].spec, pages[-1].spec
             what = str(first) if first is last else f"{first} to {last}"
             self._reads.timeline.span(COMPUTE, first.kind, begin, end, page=what)
+
+
+def _stack(counts: Sequence[np.ndarray]) -> np.ndarray:
+    """int64 [layers, experts] of one row a layer; a dense layer has none."""
+    width = max(map(len, counts))
+    return np.stack([row if len(row) else np.zeros(width, np.int64) for row in counts])

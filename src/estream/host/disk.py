@@ -1,12 +1,24 @@
 """The disk that holds a package, and the control groups' limits on reading from it."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 from estream.host import system
 from estream.host.limits import cgroup_folders, system_text, whole_number
 
 _BLOCK = Path("/sys/dev/block")
+_DISKSTATS = Path("/proc/diskstats")
+#: The system counts sectors of so many bytes, whatever the disk's own are.
+_SECTOR = 512
+
+
+@dataclass(frozen=True)
+class DiskCounters:
+    """What a disk has done since the system started: bytes read and written, and seconds in which it was not idle."""
+
+    bytes: int
+    busy_s: float
 
 
 def disk_of(path: Path) -> str:
@@ -27,6 +39,33 @@ def disk_limits(path: Path) -> dict[str, int]:
         for name, value in _limits_of(folder, numbers):
             found[name] = min(value, found.get(name, value))
     return found
+
+
+def disk_counters(path: Path) -> DiskCounters | None:
+    """Return the counters of the disk that holds ``path``; None where the system has none.
+
+    Of a file system that hides its disk (an overlay, for example) those of all disks together.
+    """
+    try:
+        number = system.device_number(os.stat(path).st_dev)
+    except OSError:  # a loaded package does without its folder
+        return None
+    rows = [words for line in system_text(_DISKSTATS).splitlines() if len(words := line.split()) >= 13]
+    wanted = {_whole_disk(number) or number}
+    mine = [words for words in rows if ":".join(words[:2]) in wanted]
+    if not mine:
+        mine = [words for words in rows if "/" not in words[2] and _exists(Path("/sys/block") / words[2] / "device")]
+    counted = [[whole_number(words[i]) or 0 for i in (5, 9, 12)] for words in mine]
+    if not counted:
+        return None
+    return DiskCounters(_SECTOR * sum(c[0] + c[1] for c in counted), max(c[2] for c in counted) / 1000)
+
+
+def own_disk_bytes() -> int | None:
+    """Return the bytes that this process has had read from disks and written to them; None where the system does not count."""
+    rows = dict(line.split(": ", 1) for line in system_text(Path("/proc/self/io")).splitlines() if ": " in line)
+    counted = [whole_number(rows.get(name, "")) for name in ("read_bytes", "write_bytes")]
+    return None if None in counted else sum(n or 0 for n in counted)
 
 
 def _exists(path: Path) -> bool:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,6 +54,16 @@ if sys.platform == "win32":
         """Return false: see :func:`hold_folder`."""
         del folder
         return False
+
+    @contextmanager
+    def hold_file(path: Path | None, wait_s: float) -> Iterator[bool]:
+        """Yield true at once: on Windows two processes may do the same work."""
+        del path, wait_s
+        yield True
+
+    def processor_numbers() -> frozenset[int]:
+        """Return an empty set: Windows has no file that counts the work of single processors."""
+        return frozenset()
 
     def sync_folder(path: Path) -> None:
         """Do nothing: NTFS keeps a journal of renames, and Windows cannot open a folder for this."""
@@ -163,6 +174,42 @@ else:
         finally:
             os.close(handle)
         return False
+
+    @contextmanager
+    def hold_file(path: Path | None, wait_s: float) -> Iterator[bool]:
+        """Lock a file, created where it is absent, until the block ends. The system releases it if this process is killed.
+
+        Yields whether it is locked within ``wait_s`` seconds; true also for None, and where files cannot be created or locked.
+        """
+        if path is None:
+            yield True
+            return
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError:
+            yield True
+            return
+        try:
+            yield _locked(handle, time.monotonic() + wait_s)
+        finally:
+            os.close(handle)
+
+    def _locked(handle: int, end: float) -> bool:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    return False
+                time.sleep(0.05)
+            except OSError:  # a file system without locks
+                return True
+            else:
+                return True
+
+    def processor_numbers() -> frozenset[int]:
+        """Return the processors that this process may use, as the system numbers them."""
+        return frozenset(os.sched_getaffinity(0))
 
     def sync_folder(path: Path) -> None:
         """Write renames in a folder to the disk."""

@@ -10,6 +10,8 @@ from msgspec import Struct
 from estream import _native
 from estream.errors import PackageError
 from estream.models.config import ModelConfig
+from estream.package.expert_order import ExpertOrder
+from estream.package.expert_use import ExpertUse
 from estream.package.layout import PageKind, Quantization
 from estream.package.npu.section import NpuSection
 from estream.package.quantization_report import QuantizationReport
@@ -17,6 +19,7 @@ from estream.schema import (
     Bytes,
     Checksum,
     Folder,
+    NotNegative,
     PackageFile,
     PathBelow,
     Record,
@@ -28,7 +31,9 @@ from estream.schema import (
 )
 
 FORMAT = "estream"
-VERSION = 2
+VERSION = 3
+#: Version 2 had neither an order nor the use of experts: they lie by id.
+_READABLE = (2, VERSION)
 
 
 class Header(Struct):
@@ -67,6 +72,7 @@ class Source(Struct):
     name: str
     folder: Folder | None = None
     files: dict[PathBelow, SourceFile] = {}
+    routing_skew: NotNegative = 0.0
 
 
 class Document(Record, frozen=True):
@@ -86,6 +92,8 @@ class Document(Record, frozen=True):
     checksum: str
     npu: NpuSection | None = None
     report: QuantizationReport | None = None
+    expert_order: ExpertOrder | None = None
+    use: ExpertUse | None = None
 
 
 def checksum_of(data: bytes) -> int:
@@ -120,14 +128,16 @@ def read_document(path: Path, text: bytes) -> Document:
     header = _header(text)
     if header.format != FORMAT:
         raise PackageError(f"{path}: not an estream package")
-    if header.version != VERSION:
+    if header.version not in _READABLE:
         raise PackageError(
-            f"{path}: package format version {shown(header.version)}, but this estream reads version {VERSION}; "
-            "convert the model again with this estream"
+            f"{path}: package format version {shown(header.version)}, but this estream reads versions "
+            f"{' and '.join(map(str, _READABLE))}; convert the model again with this estream"
         )
     if not _is_sealed(text):
         raise PackageError(f"{path}: wrong checksum, the manifest was edited or damaged; convert the model again")
     document = decode(text, Document)
+    if document.version < VERSION and (document.expert_order is not None or document.use is not None):
+        raise SchemaError(f"'expert_order' and 'use' belong to version {VERSION}, found version {document.version}")
     source = from_plain({"source": document.source}, dict[str, Source])["source"]
     if source.files and source.folder is None:
         raise SchemaError("'source.folder' is missing")

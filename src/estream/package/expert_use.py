@@ -45,7 +45,7 @@ class ExpertUse(Record, frozen=True):
             if len(use.chosen) != config.moe.experts:
                 raise SchemaError(f"{field} counts {len(use.chosen)} experts, the model has {config.moe.experts}")
             # Sums of rounded figures.
-            if max(use.chosen) > use.tokens * 1.01:
+            if max(use.chosen) > use.tokens * 1.01 + 1:
                 raise SchemaError(f"{field}: an expert was chosen more often than there were tokens")
             if any(a.tokens >= b.tokens for a, b in zip(use.curve, use.curve[1:], strict=False)):
                 raise SchemaError(f"{field}: the curve's tokens must rise")

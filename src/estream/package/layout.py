@@ -1,9 +1,10 @@
 """The tape: all pages of a model in the order a sweep uses them, and what lies where in each.
 
-Both follow from the model's config and how it is stored, so the manifest keeps neither and cannot contradict them.
+What lies where follows from the model's config and how it is stored, so the manifest does not keep it and cannot contradict
+it; the order has one choice, which expert of a layer comes first (``expert_order.py``).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from estream.host.sizes import MiB, round_up
 from estream.models.config import AttentionConfig, ModelConfig
+from estream.package.expert_order import experts_of
 from estream.package.parts import GROUPS, PANEL, SIMD_WIDTH, PageBuilder, PageLayout, group_for
 from estream.schema import Count, Record
 
@@ -222,8 +224,13 @@ def _head_layout(config: ModelConfig, quantization: Quantization, rows: int) -> 
     return page.layout()
 
 
-def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[PageSpec]:
-    """All pages in the order one sweep uses them: per layer attention, router, shared MLP, experts; then the head."""
+def build_tape(
+    config: ModelConfig, quantization: Quantization, order: Sequence[Sequence[int]] | None = None
+) -> Iterator[PageSpec]:
+    """All pages in the order one sweep uses them: per layer attention, router, shared MLP, experts; then the head.
+
+    ``order`` has the ids of each layer's experts as they lie, and is looked at when a layer's experts come; None: by id.
+    """
     expert = expert_layout(config, quantization)
     for layer in range(config.layers):
         yield PageSpec("attention", layer, -1, -1, 0, 0, attention_layout(config, quantization, layer))
@@ -231,9 +238,8 @@ def build_tape(config: ModelConfig, quantization: Quantization) -> Iterator[Page
         if width := config.mlp_intermediate_size(layer):
             shared = shared_layout(config, quantization, layer)
             yield from _mlp_pages(MLP, layer, -1, width, quantization.shared_slices_of(config, layer), shared)
-        if layer not in config.dense_layers:
-            for e in range(config.moe.experts):
-                yield from _mlp_pages("expert", layer, e, config.moe.intermediate_size, quantization.expert_slices, expert)
+        for e in experts_of(config, order, layer):
+            yield from _mlp_pages("expert", layer, e, config.moe.intermediate_size, quantization.expert_slices, expert)
     for index, first in enumerate(range(0, config.vocabulary, quantization.head_rows)):
         count = min(quantization.head_rows, config.vocabulary - first)
         yield PageSpec("head", config.layers, -1, index, first, count, _head_layout(config, quantization, count))

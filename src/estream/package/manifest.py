@@ -12,7 +12,9 @@ from estream.errors import PackageError
 from estream.host import sizes
 from estream.models.config import ModelConfig
 from estream.models.consistency import check_consistency
-from estream.package.document import FORMAT, VERSION, Document, Row, read_document, seal
+from estream.package.document import FORMAT, VERSION, Document, read_document, seal
+from estream.package.expert_order import ExpertOrder, check_expert_order
+from estream.package.expert_use import ExpertUse
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.npu.section import NpuSection
 from estream.package.parts import GROUPS
@@ -49,7 +51,9 @@ class Page(Struct, frozen=True, dict=True):
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything of a package but its bytes."""
+    """Everything of a package but its bytes. Without an ``expert_order`` a layer's experts lie by id; ``use`` is what a text
+    has shown of them.
+    """
 
     device: str
     config: ModelConfig
@@ -62,6 +66,13 @@ class Manifest:
     created_by: str
     report: QuantizationReport | None = None
     npu: NpuSection | None = None
+    expert_order: ExpertOrder | None = None
+    use: ExpertUse | None = None
+
+    @property
+    def use_tokens(self) -> int:
+        """Tokens of the text that has shown the use of experts; 0 without one."""
+        return round(max((layer.tokens for layer in self.use.layers), default=0.0)) if self.use else 0
 
     @property
     def pages_bytes(self) -> int:
@@ -95,6 +106,8 @@ class Manifest:
                 **({"npu": to_plain(self.npu)} if self.npu else {}),
                 "report": to_plain(self.report),
                 "files": {name: f"{checksum:016x}" for name, checksum in self.files.items()},
+                "expert_order": to_plain(self.expert_order),
+                "use": to_plain(self.use),
                 "tape": [
                     {
                         "kind": page.spec.kind,
@@ -133,11 +146,15 @@ def _manifest(document: Document) -> Manifest:
         _check_slices(config, quantization)
     else:
         _check_npu(config, document.npu, document.files)
+    if document.expert_order is not None:
+        _check_order(document.expert_order, document)
+    if document.use is not None:
+        document.use.check(config)
     return Manifest(
         device=document.device,
         config=config,
         quantization=quantization,
-        tape=_tape(document.tape, config, quantization, document.npu),
+        tape=_tape(document),
         embedding_dtype=document.embedding.dtype,
         files={name: int(checksum, 16) for name, checksum in document.files.items()},
         synthetic=document.synthetic,
@@ -145,7 +162,15 @@ def _manifest(document: Document) -> Manifest:
         created_by=document.created_by,
         report=document.report,
         npu=document.npu,
+        expert_order=document.expert_order,
+        use=document.use,
     )
+
+
+def _check_order(order: ExpertOrder, document: Document) -> None:
+    if document.device == "qnn" or document.npu is not None:
+        raise SchemaError("'expert_order' must be null in a package for the NPU: its experts lie by id")
+    check_expert_order(order, document.model)
 
 
 def _check_slices(config: ModelConfig, quantization: Quantization) -> None:
@@ -183,8 +208,9 @@ def _check_npu(config: ModelConfig, npu: NpuSection, files: Mapping[str, str]) -
             raise SchemaError(f"'npu.shapes.{name}' must be the model's {expected}, found {size}")
 
 
-def _tape(rows: list[Row], config: ModelConfig, quantization: Quantization, npu: NpuSection | None) -> tuple[Page, ...]:
-    shapes = npu.shapes if npu else None
+def _tape(document: Document) -> tuple[Page, ...]:
+    rows, config, quantization = document.tape, document.model, document.quantization
+    shapes = document.npu.shapes if document.npu else None
     if len(rows) != (implied := count_pages(config, quantization, shapes)):
         raise SchemaError(
             f"'tape' has {len(rows)} pages, its config implies {implied}: {config.layers} layers, {config.moe.experts} experts "
@@ -192,7 +218,8 @@ def _tape(rows: list[Row], config: ModelConfig, quantization: Quantization, npu:
         )
     pages: list[Page] = []
     end = 0
-    for index, (row, spec) in enumerate(zip(rows, tape_of(config, quantization, shapes), strict=True)):
+    specs = tape_of(config, quantization, shapes, document.expert_order)
+    for index, (row, spec) in enumerate(zip(rows, specs, strict=True)):
         found = (row.kind, row.layer, row.expert, row.slice, row.length)
         expected = (spec.kind, spec.layer, spec.expert, spec.slice, spec.bytes)
         if found != expected:

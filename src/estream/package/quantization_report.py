@@ -62,7 +62,7 @@ class ErrorTally:
                     self._relative("attention", layer),
                     self._relative("expert", layer),
                     self._relative("outputs", layer) if calibration else None,
-                    (scarce or {}).get(layer, []),
+                    sorted((scarce or {}).get(layer, [])),
                 )
                 for layer in range(layers)
             ],

@@ -1,6 +1,6 @@
 """The tape by device: each lays pages out in its own way."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from estream.models.config import ModelConfig
 from estream.package.layout import MLP, PageSpec, Quantization, build_tape
@@ -8,9 +8,19 @@ from estream.package.npu import pages as npu
 from estream.package.npu.shapes import NpuShapes
 
 
-def tape_of(config: ModelConfig, quantization: Quantization, shapes: NpuShapes | None) -> Iterator[PageSpec]:
-    """All pages in the order one sweep uses them; ``shapes`` are those of the NPU's graphs in a package for it."""
-    return build_tape(config, quantization) if shapes is None else npu.build_tape(config, shapes)
+def tape_of(
+    config: ModelConfig,
+    quantization: Quantization,
+    shapes: NpuShapes | None,
+    order: Sequence[Sequence[int]] | None = None,
+) -> Iterator[PageSpec]:
+    """All pages in the order one sweep uses them; ``shapes`` are those of the NPU's graphs in a package for it, whose experts
+    lie by id. ``order`` is that of ``build_tape``.
+    """
+    if shapes is None:
+        return build_tape(config, quantization, order)
+    assert order is None
+    return npu.build_tape(config, shapes)
 
 
 def count_pages(config: ModelConfig, quantization: Quantization, shapes: NpuShapes | None) -> int:

@@ -24,6 +24,8 @@ from estream.host.version import VERSION
 from estream.models.config import ModelConfig
 from estream.models.consistency import check_config
 from estream.package.document import checksum_of
+from estream.package.expert_order import ExpertOrder
+from estream.package.expert_use import ExpertUse
 from estream.package.layout import PAGE_ALIGNMENT, PageSpec, Quantization
 from estream.package.manifest import (
     EMBEDDING,
@@ -78,6 +80,9 @@ class PackageWriter:
     _files: dict[str, int] = field(default_factory=dict)
     _offset: int = 0
     report: QuantizationReport | None = None
+    #: Known once the pages are written: in which order experts were appended (None: by id), and how a text used them.
+    expert_order: ExpertOrder | None = None
+    use: ExpertUse | None = None
 
     def add_embedding_rows(self, rows: np.ndarray) -> None:
         """Append rows [count, hidden] of the embedding's dtype, each sealed with its checksum."""
@@ -125,6 +130,8 @@ class PackageWriter:
             created_by=f"estream {VERSION}",
             report=self.report,
             npu=self.spec.npu,
+            expert_order=self.expert_order,
+            use=self.use,
         )
         with open(self.folder / MANIFEST, "w", encoding="utf-8") as handle:
             handle.write(manifest.to_json())

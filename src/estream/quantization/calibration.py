@@ -1,4 +1,4 @@
-"""Calibration: chooses each expert's codes for the inputs that it gets from a text.
+"""Calibration: chooses each expert's codes for the inputs that it gets from a text, and tallies which experts it uses.
 
 The text goes through two models at once, layer by layer: the quantised one, page by page as it is written, and a reference with
 8-bit experts and float activations, which stands for the unquantised model. The inputs of a layer carry the errors of all
@@ -22,6 +22,7 @@ from estream.package.parts import MatrixPart
 from estream.package.quantization_report import CalibrationText
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
+from estream.quantization.use import UseTally
 
 #: An expert with fewer tokens also gets a sample of the layer's other tokens.
 SCARCE_TOKENS = 256
@@ -73,7 +74,13 @@ class _GateUp:
 
 
 class Calibration:
-    """Takes pages in tape order: first ``choose`` or ``head`` for the matrices of a page, then ``compute`` with the page."""
+    """Takes pages in tape order: first ``choose`` or ``head`` for the matrices of a page, then ``compute`` with the page.
+
+    ``use`` is what the quantised model's routers have chosen so far.
+    """
+
+    #: Copies that both models compute with and the reference's page, which may be twice as large, in pages of the largest size.
+    PAGES = 5
 
     def __init__(
         self,
@@ -101,6 +108,7 @@ class Calibration:
         self._reference_layout = expert_layout(config, replace(quantization, expert_bits=_REFERENCE_BITS))
         self._quantized = TextStream(config, quantization, windows, embeddings, float_activations=False)
         self._reference = TextStream(config, quantization, windows, embeddings, float_activations=True)
+        self.use = UseTally(config, windows)
         self._chooser = _native.CodeChooser(limits.default_threads())
         self._final_norm = final_norm
         self._correction: tuple[int, np.ndarray] | None = None
@@ -120,6 +128,8 @@ class Calibration:
         """Compute both models' activations through a page, uint8 [spec.bytes], and the reference's page."""
         self._quantized.compute(spec, page)
         self._reference.compute(self.reference_page(spec), reference_page)
+        if spec.kind == "router":
+            self.use.add(self._quantized.routing)
 
     def choose(self, spec: PageSpec, part: MatrixPart, rows: np.ndarray, bias: np.ndarray | None = None) -> Codes:
         """Choose the codes of an expert's matrix: ``gate_up`` first, then ``down``.

@@ -14,6 +14,7 @@ from estream.package.parts import FloatPart, MatrixPart
 from estream.package.quantization_report import ErrorTally, QuantizationReport
 from estream.quantization.calibration import Calibration
 from estream.quantization.rows import MatrixRows
+from estream.quantization.use import TextUse
 from estream.quantization.weights import PageRows
 
 #: The largest weight whose group still has a scale in fp16, for the smallest divisor of the search.
@@ -39,11 +40,15 @@ class KindTally:
 
 
 class PagePacker:
-    """Packs pages in tape order and sums up their errors. ``tallies`` is by kind of page and type in the checkpoint."""
+    """Packs pages in tape order and sums up their errors. ``tallies`` is by kind of page and type in the checkpoint.
 
-    def __init__(self, checkpoint: CheckpointSource, calibration: Calibration | None) -> None:
+    A ``text`` goes through each page that was packed: one that chooses codes, or one whose use of experts is to be known.
+    """
+
+    def __init__(self, checkpoint: CheckpointSource, text: Calibration | TextUse | None) -> None:
         self._checkpoint = checkpoint
-        self._calibration = calibration
+        self._calibration = text if isinstance(text, Calibration) else None
+        self._text_use = text if isinstance(text, TextUse) else None
         self._packer = _native.Packer(limits.default_threads())
         self._errors = ErrorTally()
         self.tallies: dict[tuple[str, str], KindTally] = {}
@@ -61,6 +66,8 @@ class PagePacker:
         if self._calibration is not None:
             reference = self._reference_page(self._calibration.reference_page(spec), rows, data)
             self._calibration.compute(spec, data, reference)
+        elif self._text_use is not None:
+            self._text_use.compute(spec, data)
         return data
 
     def report(self, layers: int) -> QuantizationReport:

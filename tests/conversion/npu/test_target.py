@@ -1,24 +1,27 @@
 """Packages for the NPU, as they are made, verified, planned for and refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime_qnn", reason="needs the extra 'qnn'")
 
 from npu_models import SHAPES, UNCOMPILED, convert_both
+from reordered import sealed
 from tiny import make_tiny
 
 import estream
 from estream.cli.plan import profile_path
 from estream.conversion.convert import ConvertOptions, convert
 from estream.conversion.npu.target import NpuTarget
-from estream.conversion.synth import synthesize
+from estream.conversion.synth import Variation, synthesize
 from estream.errors import OptionError, PackageError
 from estream.models import family_of
 from estream.models.published_shapes import SHAPES as PUBLISHED
-from estream.package.manifest import seal
+from estream.package.manifest import Manifest, seal
 from estream.package.package import open_package
 from estream.package.verify import verify
 
@@ -31,6 +34,21 @@ def test_each_device_refuses_the_other_ones_package(tmp_path: Path):
         estream.load(cpu.path, device="qnn")
     report = verify(npu)
     assert report.damaged == []
+
+
+def test_a_text_shows_use_and_leaves_the_order_by_id(tmp_path: Path):
+    make_tiny(tmp_path / "olmoe", "olmoe", SHAPES["olmoe"])
+    np.save(tmp_path / "ids.npy", (300 * np.random.default_rng(0).random(2500) ** 3).astype(np.int64))
+    eight = replace(UNCOMPILED, bits=8)
+    plain = convert(tmp_path / "olmoe", tmp_path / "plain.estream", eight)
+    shown = convert(tmp_path / "olmoe", tmp_path / "shown.estream", replace(eight, calibrate=tmp_path / "ids.npy"))
+    assert shown.pages_path.read_bytes() == plain.pages_path.read_bytes()
+    assert shown.manifest.expert_order is None
+    assert shown.manifest.use is not None
+    assert [use.tokens for use in shown.manifest.use.layers] == [2500.0] * shown.manifest.config.layers
+    order = [list(range(shown.manifest.config.moe.experts))] * shown.manifest.config.layers
+    with pytest.raises(PackageError, match="'expert_order' must be null in a package for the NPU: its experts lie by id"):
+        Manifest.from_json(Path("m"), sealed(shown.manifest, expert_order=order))
 
 
 def test_a_phone_is_planned_for_without_its_device(tmp_path: Path):
@@ -91,9 +109,12 @@ def test_published_experts_are_cut_at_the_ends_of_slices(name: str, slices: tupl
     assert shapes.routing.tokens % shapes.head.rows == 0
 
 
-def test_a_synthetic_package_is_for_the_device_that_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("variation", [None, Variation(routing_skew=1.0)])
+def test_a_synthetic_package_is_for_the_device_that_it_names(
+    variation: Variation | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     small = PUBLISHED["olmoe-1b-7b"] | {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 96}
     monkeypatch.setitem(PUBLISHED, "small", small | {"num_attention_heads": 2, "num_key_value_heads": 2})
-    package = synthesize("small", tmp_path / "small.estream", UNCOMPILED)
+    package = synthesize("small", tmp_path / "small.estream", UNCOMPILED, variation=variation)
     assert package.manifest.device == "qnn"
     assert verify(package).damaged == []
