@@ -99,6 +99,9 @@ class Classifier:
             raise OptionError(f"more than {MOST_LABELS} labels")
         if isinstance(options.labels, str) or not all(isinstance(label, str) for label in options.labels):
             raise OptionError("labels must be a list of texts")
+        vocabulary = reader.prompts.config.vocabulary
+        if bad := [token for token in options.label_token_ids if not 0 <= token < vocabulary]:
+            raise OptionError(f"label_token_ids has {bad[0]}, the vocabulary is 0..{vocabulary - 1}")
         bare = self._template.tail.rstrip()
         # What a template ends with alone says where labels begin: their tokens are the same behind every text.
         self._tail = bare if options.labels else self._template.tail
@@ -119,8 +122,8 @@ class Classifier:
         # Whoever chose the labels means their special tokens.
         rule, check = self._options.rule, self._prompts.check
         whole = encode_segments(self._prompts.tokenizer, [Segment(bare + spaces + label)], rule, "a label", check)
-        alone = encode_segments(self._prompts.tokenizer, [Segment(bare)], rule, "the template", check) if bare else []
-        return [int(token) for token in whole[len(alone) :]]
+        alone = len(encode_segments(self._prompts.tokenizer, [Segment(bare)], rule, "the template", check)) if bare else 0
+        return [int(token) for token in whole[alone:]]
 
     def prior_job(self) -> Job[None] | None:
         """What must be read before all texts; None without a prior."""

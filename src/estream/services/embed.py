@@ -9,6 +9,7 @@ from msgspec import Meta, Struct
 
 from estream.engine.wanted import ALL, Hidden, Request
 from estream.errors import OptionError, PackageError, PromptError
+from estream.package.about import MODULES, POOLING, SENTENCE_TRANSFORMERS
 from estream.schema import SchemaError, from_plain
 from estream.services.jobs import Job
 from estream.services.pairs import Ids, ids_of
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from estream.api.result import SweepStats
 
 Pooling = Literal["last", "mean"]
+_MODULES = ("Transformer", "Pooling", "Normalize")
 _OTHERS = ("cls_token", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 
 
@@ -81,27 +83,28 @@ class _Prompts(Struct):
 class Embedder:
     """Options held against what came with the checkpoint."""
 
-    def __init__(self, reader: Reader, options: EmbedOptions, hidden: int) -> None:
+    def __init__(self, reader: Reader, options: EmbedOptions) -> None:
         """Raises OptionError where an option does not suit this model, PackageError where the checkpoint's own do not."""
         self._prompts, self._options = reader.prompts, options
         if options.pooling not in (None, *get_args(Pooling)):
             raise OptionError(f"pooling must be {' or '.join(get_args(Pooling))}, not {options.pooling!r}")
+        hidden = reader.prompts.config.hidden
         if options.dimensions is not None and not 1 <= options.dimensions <= hidden:
-            raise OptionError(f"dimensions must be 1 to {hidden}, the size of this model's hidden state, not {options.dimensions}")
+            raise OptionError(f"dimensions must be 1 to {hidden}, this model's hidden state, not {options.dimensions}")
         self._mean = (options.pooling or pooling_of(reader.about)) == "mean"
         self._before = self._prompt(reader.about)
 
     def _prompt(self, about: Mapping[str, Any]) -> str:
         if self._options.prompt is not None:
             return self._options.prompt
-        known = _read(about, "sentence_transformers.json", _Prompts)
+        known = _read(about, SENTENCE_TRANSFORMERS, _Prompts)
         name = self._options.prompt_name or known.default_prompt_name
         if name is None:
             return ""
         if name not in known.prompts:
             there = ", ".join(sorted(known.prompts)) or "none"
             raise OptionError(f"the checkpoint names no prompt {name!r}; there are: {there}")
-        return known.prompts[name]
+        return str(known.prompts[name])
 
     def job(self, text: str | Ids, which: str) -> Job[Embedding]:
         """What to read for a text. Raises PromptError where it is empty, too long, or neither text nor ids."""
@@ -110,7 +113,7 @@ class Embedder:
             built = self._prompts.build(parts, self._options.rule, which, end=True)
             ids, cut = built.ids, built.truncated_tokens
         else:
-            ids, cut = ids_of(text, which), 0
+            ids, cut = ids_of(self._prompts, text, which), 0
         if not len(ids):
             raise PromptError(f"{which} is empty")
 
@@ -136,9 +139,15 @@ def pooling_of(about: Mapping[str, Any]) -> Pooling:
         PackageError: they say something that is not known.
 
     """
-    if not about.get("pooling.json"):
+    modules = about.get(MODULES) or []
+    for module in modules if isinstance(modules, list) else ():
+        kind = str(module.get("type")).rpartition(".")[2] if isinstance(module, dict) else "no object"
+        if kind not in _MODULES:
+            known = ", ".join(_MODULES)
+            raise PackageError(f"{MODULES} has a module {kind!r}; known are {known}: choose a pooling to leave it out")
+    if not about.get(POOLING):
         return "last"
-    found = _read(about, "pooling.json", _Pooling)
+    found = _read(about, POOLING, _Pooling)
     if bad := [name for name in _OTHERS if getattr(found, f"pooling_mode_{name}")]:
         raise PackageError(f"pooling.json asks for pooling_mode_{bad[0]}; known are lasttoken and mean_tokens: choose one")
     if not found.include_prompt and found.pooling_mode_mean_tokens:

@@ -47,7 +47,7 @@ def _taken(reader: Reader, source: Iterator[Job[T]], waiting: Sequence[Job[T]]) 
     """Further jobs, twice as many each time, until there are more than one sweep reads."""
     taken: list[Job[T]] = []
     step = max(len(waiting), 8)
-    while reader.fits(_requests([*waiting, *taken])):
+    while not (waiting or taken) or reader.fits(_requests([*waiting, *taken])):
         further = [job for _, job in zip(range(step), source, strict=False)]
         taken += further
         if len(further) < step:

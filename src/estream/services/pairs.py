@@ -14,7 +14,7 @@ Ids = Sequence[int] | np.ndarray
 
 @dataclass(frozen=True)
 class Pair:
-    """Ids int32 of a context, never empty, and of what follows it, never empty; how many tokens of the context were left out."""
+    """Ids int32 of a context and of what follows it, neither empty, and how many tokens of the context were left out."""
 
     context: np.ndarray
     continuation: np.ndarray
@@ -37,7 +37,7 @@ def pair_of(prompts: PromptBuilder, context: str | Ids, continuation: str | Ids,
     elif isinstance(context, str) or isinstance(continuation, str):
         raise PromptError(f"{which}: context and continuation must both be texts or both be token ids")
     else:
-        before, after = ids_of(context, which), ids_of(continuation, which)
+        before, after = ids_of(prompts, context, which), ids_of(prompts, continuation, which)
     if not len(after):
         raise PromptError(f"{which}: the continuation is empty, or a part of the context's last token")
     if not len(before):
@@ -56,15 +56,18 @@ def pair_of(prompts: PromptBuilder, context: str | Ids, continuation: str | Ids,
     return Pair(np.concatenate([before[:kept], before[kept + over :]]), after, over)
 
 
-def ids_of(given: Ids, which: str) -> np.ndarray:
-    """Token ids as int64 [tokens]; the sweep checks their range. Raises PromptError."""
+def ids_of(prompts: PromptBuilder, given: Ids, which: str) -> np.ndarray:
+    """Token ids as int32 [tokens], which the vocabulary has. Raises PromptError."""
     try:
         ids = np.asarray(given)
     except (ValueError, OverflowError) as error:
         raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids") from error
     if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids")
-    return ids.astype(np.int64)
+    vocabulary = prompts.config.vocabulary
+    if (outside := (ids < 0) | (ids >= vocabulary)).any():
+        raise PromptError(f"{which} has id {ids[outside][0]}, the vocabulary is 0..{vocabulary - 1}")
+    return ids.astype(np.int32)
 
 
 def _of_texts(

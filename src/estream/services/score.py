@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -91,14 +91,17 @@ def score_job(reader: Reader, given: Scored, options: ScoreOptions, which: str) 
     """
     prompts = reader.prompts
     if isinstance(given, tuple) and len(given) == 2 and not any(isinstance(part, int | np.integer) for part in given):
-        pair = pair_of(prompts, given[0], given[1], options.rule, which)
+        context, continuation = cast("tuple[str | Ids, str | Ids]", given)
+        pair = pair_of(prompts, context, continuation, options.rule, which)
         ids, first = np.concatenate([pair.context, pair.continuation]), len(pair.context)
-        return _job(reader, _Asked(ids, first, first, pair.truncated_tokens, _bytes(reader, given[1], pair)), options)
+        return _job(reader, _Asked(ids, first, first, pair.truncated_tokens, _bytes(reader, continuation, pair)), options)
     if isinstance(given, str):
         built = prompts.build([document(given)], options.rule, which, end=True)
         ids, cut = built.ids, built.truncated_tokens
     else:
-        ids, cut = ids_of(given, which), 0
+        ids, cut = ids_of(prompts, cast("Ids", given), which), 0
+        if len(ids) > prompts.context:
+            raise PromptError(f"{which} has {len(ids)} tokens, the model's context is {prompts.context} tokens")
     if not len(ids):
         raise PromptError(f"{which} is empty")
     size = sum(len(prompts.tokenizer.bytes_of(int(token))) for token in ids[1:])

@@ -26,7 +26,7 @@ class Template:
         """Raise OptionError where a name is missing, or the document stands in it twice."""
         if len(self.text) > LONGEST_TEMPLATE:
             raise OptionError(f"a template of {len(self.text)} characters is too long; at most {LONGEST_TEMPLATE} are read")
-        found = [name for name in self._parts[1::2]]
+        found = self._parts[1::2]
         for name in required:
             if name not in found:
                 raise OptionError(f"the template has no {{{name}}}; it needs {_braces(required)}")

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from estream.errors import PromptError
+from estream.models.config import ModelConfig
 from estream.text.tokenizer import BYTES_PER_BYTE, TextTokenizer
 
 #: Texts of more bytes for each token of the context are refused untokenized. The longest tokens are runs of spaces.
@@ -61,11 +62,16 @@ class Built:
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Makes prompts for a model whose ``context`` is so many tokens. ``check`` as in :meth:`TextTokenizer.ids`."""
+    """Makes prompts for a model. ``check`` as in :meth:`TextTokenizer.ids`."""
 
     tokenizer: TextTokenizer
-    context: int
+    config: ModelConfig
     check: Callable[[int], None]
+
+    @property
+    def context(self) -> int:
+        """Tokens of the longest prompt."""
+        return self.config.context
 
     def build(self, segments: Sequence[Segment], rule: TextRule, which: str, room: int = 0, *, end: bool = False) -> Built:
         """The ids of a prompt, begun as the tokenizer's rules say, and with ``end`` ended so, neither twice.
@@ -89,9 +95,7 @@ class PromptBuilder:
             raise PromptError(f"{which} has {len(ids)} tokens, {_room(limit, room)}{_hint(segments)}")
         return self._shortened(segments, rule, which, limit, end)
 
-    def ids(
-        self, segments: Sequence[Segment], rule: TextRule, which: str, room: int = 0, *, end: bool = False
-    ) -> np.ndarray:
+    def ids(self, segments: Sequence[Segment], rule: TextRule, which: str, room: int = 0, *, end: bool = False) -> np.ndarray:
         """As :meth:`build`, of any length that the context may hold, and with permission of any length at all."""
         size, limit = sum(len(part.text.encode(errors="replace")) for part in segments), self.context - room
         if not rule.truncate and size > MOST_BYTES_PER_TOKEN * max(limit, 1):

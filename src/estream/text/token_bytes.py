@@ -43,7 +43,7 @@ class TokenBytes:
 
 
 def shown_bytes(data: bytes) -> str:
-    """A token's text; ``bytes:`` and escapes where it is a part of a character, as ``bytes:\\xe2\\x80``."""
+    r"""A token's text; ``bytes:`` and escapes where it is a part of a character, as ``bytes:\xe2\x80``."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:

@@ -151,7 +151,8 @@ class TextTokenizer:
         if self._tokenizer is None:
             return {}
         found = self._tokenizer.get_added_tokens_decoder().items()
-        return {token.content: AddedToken(number, token.special) for number, token in found if token.content.strip(" \n\t\r\u2581")}
+        spelled = ((number, token) for number, token in found if token.content.strip(" \n\t\r\u2581"))
+        return {token.content: AddedToken(number, token.special) for number, token in spelled}
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
