@@ -210,9 +210,7 @@ class Model(TextCalls, TextServices):
     def fits(self, requests: Sequence[Request]) -> bool:
         """Whether one sweep reads these requests well: within the budget, and leaving all pages in memory where they are."""
         shape = self._batch(requests).shape
-        if self._setup.arena.everything_pinned and len(requests) > 1:
-            return self._memory.plan_arrays(shape).bytes <= self._memory.planned_activations
-        return self._memory.fits(shape)
+        return self._memory.fits(shape) and self._memory.keeps_pages(self._setup.arena, shape)
 
     def _batch(self, requests: Sequence[Request]) -> Batch:
         config, share = self._package.manifest.config, self._shares_prefixes

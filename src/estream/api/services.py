@@ -16,7 +16,6 @@ from estream.services.keywords import ClassifyKeywords, EmbedKeywords, RerankKey
 from estream.services.pairs import Ids
 from estream.services.rerank import Ranking, Reranker, RerankOptions, RerankTemplate
 from estream.services.score import Score, Scored, ScoreOptions, score_job
-from estream.text.chat_template import Message, RenderedChat
 from estream.text.segments import PromptBuilder, TextRule
 
 _Documents = Sequence[str]
@@ -218,21 +217,6 @@ class TextServices(ABC):
         order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
         piece = self.prompts.tokenizer.piece
         return [TopToken(int(i), piece(int(i)), float(logprobs[i])) for i in order]
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
-        return self.prompts.tokenizer.encode(text)
-
-    def render(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
-        """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
-
-        :meth:`Model.prefill` takes it, and adds no second beginning-of-sequence token to it.
-        """
-        return self.prompts.tokenizer.chat.render(messages, add_generation_prompt, **variables)
-
-    def encode_chat(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
-        """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
-        return self.prompts.tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
 
 
 def _is_one(given: Any) -> bool:

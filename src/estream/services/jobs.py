@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, TypeVar
 
 from estream.engine.wanted import Request
@@ -33,41 +34,40 @@ def answer(reader: Reader, jobs: Sequence[Job[T]]) -> list[T]:
 
 def answer_in_order(reader: Reader, jobs: Iterable[Job[T]]) -> Iterator[list[T]]:
     """Answers in the jobs' own order, after each sweep those that are complete; jobs are taken when they are needed."""
-    source, waiting = iter(jobs), list[Job[T]]()
-    while True:
-        waiting += _taken(reader, source, waiting)
-        if not waiting:
-            return
-        count = _fitting(reader, waiting)
-        yield _answers(reader, waiting[:count])
-        waiting = waiting[count:]
+    queue = _Queue(reader, iter(jobs))
+    while taken := queue.take():
+        yield _answers(reader, taken)
 
 
-def _taken(reader: Reader, source: Iterator[Job[T]], waiting: Sequence[Job[T]]) -> list[Job[T]]:
-    """Further jobs, twice as many each time, until there are more than one sweep reads."""
-    taken: list[Job[T]] = []
-    step = max(len(waiting), 8)
-    while not (waiting or taken) or reader.fits(_requests([*waiting, *taken])):
-        further = [job for _, job in zip(range(step), source, strict=False)]
-        taken += further
-        if len(further) < step:
-            break
-        step *= 2
-    return taken
+class _Queue(Generic[T]):
+    """Jobs that wait. Sweeps hold about as many as those before, which is where looking begins."""
 
+    def __init__(self, reader: Reader, source: Iterator[Job[T]]) -> None:
+        self._reader, self._source = reader, source
+        self._waiting: list[Job[T]] = []
+        self._last = 8
 
-def _fitting(reader: Reader, jobs: Sequence[Job[T]]) -> int:
-    """How many jobs from the first on one sweep reads: at least one, which may need several sweeps."""
-    low, high = 1, len(jobs)
-    if reader.fits(_requests(jobs)):
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if reader.fits(_requests(jobs[:middle])):
-            low = middle
-        else:
-            high = middle
-    return low
+    def take(self) -> list[Job[T]]:
+        """As many as one sweep reads; one that needs several sweeps alone; none at the end."""
+        low, high = 0, min(self._last, self._filled(self._last))
+        while high > low and self._fits(high):
+            low, high = high, min(2 * high, self._filled(2 * high))
+        low = max(low, min(1, high))
+        # A sweep that is nearly full is full.
+        while high - low > max(1, low // 16):
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(middle) else (low, middle)
+        taken, self._waiting = self._waiting[:low], self._waiting[low:]
+        self._last = max(len(taken), 1)
+        return taken
+
+    def _filled(self, count: int) -> int:
+        """How many jobs wait, once there are so many if that can be."""
+        self._waiting += islice(self._source, max(count - len(self._waiting), 0))
+        return len(self._waiting)
+
+    def _fits(self, count: int) -> bool:
+        return self._reader.fits(_requests(self._waiting[:count]))
 
 
 def _answers(reader: Reader, jobs: Sequence[Job[T]]) -> list[T]:

@@ -134,6 +134,15 @@ class Reranker:
 
         return Job((Request(built.ids, None, Among(self._answers)),), finish)
 
+    def rank_job(self, query: str, documents: Sequence[str], which: str) -> Job[Ranking]:
+        """What to read for a query and all of its documents. Raises PromptError as :meth:`job`."""
+        jobs = [self.job(query, each, i, f"{which}: document {i}") for i, each in enumerate(documents)]
+
+        def finish(readings: Sequence[Read]) -> Ranking:
+            return self.ranking([job.finish([reading]) for job, reading in zip(jobs, readings, strict=True)])
+
+        return Job(tuple(job.requests[0] for job in jobs), finish)
+
     def ranking(self, found: Sequence["tuple[RankedDocument, SweepStats]"]) -> Ranking:
         """Documents in their order, each with its sweep's figures."""
         best = sorted((document for document, _ in found), key=lambda each: (-each.score, each.index))
