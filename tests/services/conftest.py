@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+import torch
 from paths import DEMO, HELD_OUT
 from reference import save_folder, state_dict
 from tiny import FAMILIES, from_state
@@ -23,9 +24,10 @@ def model(demo_package: Package) -> Iterator[Model]:
 @pytest.fixture(scope="session")
 def theirs(demo_package: Package, tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
     config = FAMILIES["olmoe"].config.from_pretrained(DEMO)
+    source, stored = tmp_path_factory.mktemp("in float32"), tmp_path_factory.mktemp("dequantised")
+    FAMILIES["olmoe"].model.from_pretrained(DEMO, dtype=torch.float32).save_pretrained(source)
     config.tie_word_embeddings = False
-    stored = tmp_path_factory.mktemp("dequantised")
-    save_folder(stored, state_dict(demo_package, DEMO), config.to_json_string())
+    save_folder(stored, state_dict(demo_package, source), config.to_json_string())
     return from_state("olmoe", config, stored)
 
 

@@ -119,10 +119,10 @@ def test_what_is_too_long_is_refused_with_both_lengths_or_shortened(model: Model
     count, context = len(model.encode(long)), model.package.manifest.config.context
     with pytest.raises(PromptError, match=f"the text has {count} tokens, the model's context is {context} tokens"):
         model.score(long)
-    with pytest.raises(PromptError, match=f"text 1 has {count - 1} tokens of context and 2 of continuation"):
+    with pytest.raises(PromptError, match=f"text 1 has {count - 1} tokens of context and 1 of continuation"):
         model.score(["short", (long, "games")])
     found = model.score((long, "games"), truncate=True)
-    assert found.truncated_tokens == count + 1 - context - 1
+    assert found.truncated_tokens == count - 1 - context
     assert found.prompt_tokens == context + 1
     assert model.score(long, truncate=True).truncated_tokens >= count - context
 

@@ -156,37 +156,36 @@ def encode_segments(
     if rule.allow_special or not foreign or not tokenizer.added:
         return tokenizer.inner(whole, which, check)
     spelled = _spelled(tuple(tokenizer.added))
+    # Characters that the vocabulary lacks are no spelling of a token.
+    reserved = [token.id for token in tokenizer.added.values() if token.id != tokenizer.unknown]
     matches = list(spelled.finditer(whole))
-    own = sum(not _overlaps(m.span(), foreign) for m in matches)
-    if own == len(matches):
+    if not any(_overlaps(m.span(), foreign) for m in matches):
         ids = tokenizer.inner(whole, which, check)
-    else:
-        stretches = list(_stretches(tokenizer, whole, foreign, spelled))
-        own = sum(isinstance(part, int) for part in stretches)
-        parts = [
-            np.array([part], np.int32) if isinstance(part, int) else tokenizer.inner(part, which, check, characters=True)
-            for part in stretches
-        ]
-        ids = np.concatenate(parts)
-    if np.isin(ids, [token.id for token in tokenizer.added.values()]).sum() > own:
-        raise PromptError(
-            f"{which} holds a special token in a spelling that this tokenizer cannot keep as characters; take it out, or "
-            "allow special tokens"
-        )
-    return ids
+        if np.isin(ids, reserved).sum() <= len(matches):
+            return ids
+    # Some vocabularies merge characters to what looks like a special token; nothing is merged over a cut.
+    for cuts in (False, True):
+        stretches = list(_stretches(tokenizer, whole, foreign, spelled, cuts=cuts))
+        parts = [part if isinstance(part, int) else tokenizer.inner(part, which, check, characters=True) for part in stretches]
+        if not any(np.isin(part, reserved).any() for part in parts if not isinstance(part, int)):
+            return np.concatenate([np.atleast_1d(np.asarray(part, np.int32)) for part in parts])
+    raise PromptError(
+        f"{which} holds a special token in a spelling that this tokenizer cannot keep as characters; take it out, or allow "
+        "special tokens"
+    )
 
 
 def _stretches(
-    tokenizer: TextTokenizer, whole: str, foreign: Sequence[tuple[int, int]], spelled: re.Pattern[str]
+    tokenizer: TextTokenizer, whole: str, foreign: Sequence[tuple[int, int]], spelled: re.Pattern[str], *, cuts: bool
 ) -> Iterator[str | int]:
-    """The template's special tokens as ids, and the texts between them."""
+    """The template's special tokens as ids, and the texts between them; with ``cuts``, each other one is cut in two."""
     begin = at = 0
     while found := spelled.search(whole, at):
         token = tokenizer.added[found[0]]
         if _overlaps(found.span(), foreign):
             at = found.start() + 1
-            # The library has no setting that keeps these as characters, but none reaches over a cut.
-            cut = None if token.special else at
+            # The library's setting keeps special ones as characters, and others only where they are cut.
+            cut = None if token.special and not cuts else at
         else:
             cut = found.start()
             at = found.end()

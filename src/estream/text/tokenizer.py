@@ -155,6 +155,12 @@ class TextTokenizer:
         return {token.content: AddedToken(number, token.special) for number, token in spelled}
 
     @cached_property
+    def unknown(self) -> int | None:
+        """The id that stands for characters which the vocabulary lacks, if one does."""
+        text = None if self._tokenizer is None else getattr(self._tokenizer.model, "unk_token", None)
+        return None if self._tokenizer is None or text is None else self._tokenizer.token_to_id(text)
+
+    @cached_property
     def around(self) -> tuple[list[int], list[int]]:
         """Ids that the tokenizer's own rules put before and behind a text."""
         return ([], []) if self._tokenizer is None else self._around
