@@ -1,8 +1,7 @@
 """Picking answers: each candidate's log-likelihood behind the question; the answers share the question's computing."""
 
-from demo import package
-
 import estream
+from demo import package
 
 QUESTION = "Description: HTTP server and reverse proxy\nSection:"
 ANSWERS = [" web", " net", " games", " python"]

@@ -5,9 +5,8 @@ For a corpus in files there is the command, which goes on where it was stopped:
     estream score PKG --input corpus.jsonl --output scores.jsonl --resume
 """
 
-from demo import package
-
 import estream
+from demo import package
 
 TEXTS = [
     "Description: This package contains the development files.\nSection: libdevel",

@@ -1,8 +1,7 @@
 """Intent: which team a text goes to. With a prior, a label that the model likes without any text has no advantage."""
 
-from demo import package
-
 import estream
+from demo import package
 
 TEAMS = {"net": "network", "sound": "media", "graphics": "media", "python": "languages", "perl": "languages", "games": "games"}
 TEXTS = [

@@ -3,9 +3,8 @@
 The demo model knows sections of an archive and no hateful or harmless posts, so "games" plays what is not wanted here.
 """
 
-from demo import package
-
 import estream
+from demo import package
 
 TEMPLATE = "Description: {text}\nSection: "
 LABELS = ["admin", "devel", "doc", "games", "graphics", "libs", "net", "python", "science", "sound", "text", "utils"]

@@ -4,9 +4,8 @@ A reranker such as Qwen3-Reranker has its template built in and needs only ``mod
 was never taught to rerank; asked for a section, it can say how much more a description is "games" than "devel".
 """
 
-from demo import package
-
 import estream
+from demo import package
 
 TEMPLATE = estream.RerankTemplate("Description: {document}\n{query}:", yes=" games", no=" devel")
 DOCUMENTS = [

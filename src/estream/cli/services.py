@@ -81,7 +81,7 @@ def run_rows(work: Work, make: MakeJobs) -> None:
     kind = {"command": work.name, "package": identity, "device": work.load.device, "activations": work.load.activations}
     results = Results(work.target, kind | work.settings)
     if results.finished:
-        err.print(f"{work.target.path}: is finished already")
+        err.print(f"{work.target.path}: is finished already", soft_wrap=True)
         return
     source = open_rows(work.input)
     cost = _Cost()
@@ -146,7 +146,9 @@ class _Cost:
             print_json(facts)
         else:
             before = f", {skipped} were there" if skipped else ""
-            err.print(f"{self._rows} rows in {sweeps} sweeps{before}; {seconds:.1f} s, {format_bytes(size)} read")
+            err.print(
+                f"{self._rows} rows in {sweeps} sweeps{before}; {seconds:.1f} s, {format_bytes(size)} read", soft_wrap=True
+            )
 
 
 @contextmanager
