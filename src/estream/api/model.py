@@ -6,9 +6,8 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -37,7 +36,6 @@ from estream.host import limits, system
 from estream.host.doing import Doing, logged
 from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
-from estream.text.segments import PromptBuilder
 from estream.text.tokenizer import TextTokenizer
 
 #: To back a larger arena with memory takes a noticeable time.
@@ -92,16 +90,6 @@ class Model(TextCalls, TextServices):
     @property
     def package(self) -> Package:
         return self._package
-
-    @cached_property
-    def prompts(self) -> PromptBuilder:
-        """Makes prompts of texts, as the services do."""
-        return PromptBuilder(self._tokenizer, self._package.manifest.config, self._memory.check_scratch)
-
-    @cached_property
-    def about(self) -> dict[str, Any]:
-        """JSON files that say how the checkpoint is meant to be used, by name."""
-        return self._package.about()
 
     @property
     def budget_bytes(self) -> int:
