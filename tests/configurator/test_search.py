@@ -51,11 +51,6 @@ def test_lanes_and_requests_follow_the_storage_curve():
     assert reading(replace(profile(), storage=deep), memory())["lanes"] == 8
 
 
-def test_a_slow_disk_changes_the_plan():
-    fast, slow = (choose(memory(2 * GiB), profile(rate=r * MB), {}, [BatchShape.of_prompt(1024)]).chosen for r in (8000, 100))
-    assert fast.configuration != slow.configuration
-
-
 SHAPES = [BatchShape.of_prompt(n) for n in (1, 16, 64, 256, 1024)]
 
 
