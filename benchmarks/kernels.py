@@ -128,11 +128,12 @@ def attention(device: _native.CpuDevice, tokens: int, heads: int, dim: int, roun
     x = np.random.default_rng(0).standard_normal((tokens, heads * dim), np.float32)
     keys = np.zeros(tokens * heads * dim * device.kv_element_bytes, np.uint8)
     values, out = np.zeros_like(keys), np.zeros_like(x)
-    rows, bases = np.arange(tokens, dtype=np.int32), np.zeros(tokens, np.int32)
-    device.store_key_values(shape, x, x, rows, keys, values, tokens)
+    rows, blocks = np.arange(tokens, dtype=np.int32), np.arange(0, tokens, _native.KEY_BLOCK, dtype=np.int32)
+    device.store_key_values(shape, x, x, rows, rows, keys, values, tokens)
+    places = _native.QueryPlaces(rows, np.zeros(tokens, np.int32), blocks)
     best, limit, tiles = float("inf"), 0.0, 0.0
     for _ in range(rounds):
-        best = min(best, seconds(lambda: device.attention(shape, x, rows, bases, keys, values, tokens, out)))
+        best = min(best, seconds(lambda: device.attention(shape, x, places, keys, values, tokens, out)))
         limit = max(limit, peak(device, kind))
         tiles = max(tiles, peak(device, "bfloat16 tiles"))
     speed = 2 * tokens * (tokens + 1) * heads * dim / best / 1e9

@@ -189,27 +189,26 @@ uint8_t* head_rows(void* base, int64_t row, int64_t elements, int element_bytes)
 
 }  // namespace
 
-void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination,
-                                 KeyValues kv) {
+void CpuDevice::store_key_values(const AttentionShape& shape, Rows keys, Rows values, const RowCopies& copies, KeyValues kv) {
   const Timed timed(*this, Work::keys_and_values);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int bytes = attention_.element_bytes;
   // Neighbouring rows of a head share cache lines, so one task stores whole panels of them, head by head.
-  pool_.run(blocks(keys.rows, 2 * kKeyPanel), [&](int task, int) {
-    const int end = std::min(keys.rows, (task + 1) * 2 * kKeyPanel);
+  pool_.run(blocks(copies.count, 2 * kKeyPanel), [&](int task, int) {
+    const int end = std::min(copies.count, (task + 1) * 2 * kKeyPanel);
     for (int h = 0; h < shape.kv_heads; h++)
-      for (int r = task * 2 * kKeyPanel; r < end; r++) {
-        const int64_t base = h * kv.capacity;
+      for (int i = task * 2 * kKeyPanel; i < end; i++) {
+        const int64_t base = h * kv.capacity, r = copies.from[i];
         attention_.store({keys.data + r * keys.stride + static_cast<int64_t>(h) * shape.head_dim,
                           values.data + r * values.stride + static_cast<int64_t>(h) * shape.value_dim, shape.head_dim,
-                          shape.value_dim, destination[r], head_rows(kv.keys, base, shape.head_dim, bytes),
+                          shape.value_dim, copies.to[i], head_rows(kv.keys, base, shape.head_dim, bytes),
                           head_rows(kv.values, base, value_stride, bytes)});
       }
   });
 }
 
-void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases,
-                          KeyValues kv, const float* sinks, Rows out) {
+void CpuDevice::attention(const AttentionShape& shape, Rows queries, const QueryPlaces& places, KeyValues kv,
+                          const float* sinks, Rows out) {
   const Timed timed(*this, Work::attention);
   const int64_t value_stride = (shape.value_dim + 15) / 16 * 16;
   const int width = shape.heads * shape.value_dim, bytes = attention_.element_bytes;
@@ -220,16 +219,17 @@ void CpuDevice::attention(const AttentionShape& shape, Rows queries, const int32
     const int block = query_blocks - 1 - task % query_blocks, head = task / query_blocks;
     const int kv_head = head / (shape.heads / shape.kv_heads);
     const int end = std::min(queries.rows, (block + 1) * query_block);
-    // A block may hold queries of several sequences. Rows with the same base form one job.
+    // A block may hold queries of several sequences. Neighbours of the same sequence form one job.
     for (int first = block * query_block; first < end;) {
       int end_of_job = first + 1;
-      while (end_of_job < end && bases[end_of_job] == bases[first]) end_of_job++;
-      const int64_t base = kv_head * kv.capacity + bases[first];
+      while (end_of_job < end && places.sequences[end_of_job] == places.sequences[first]) end_of_job++;
+      const int64_t base = kv_head * kv.capacity;
       attention_.attend({queries.data + first * queries.stride + static_cast<int64_t>(head) * shape.head_dim, queries.stride,
                          out.data + first * out.stride + static_cast<int64_t>(head) * shape.value_dim, out.stride,
-                         end_of_job - first, positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
-                         head_rows(kv.values, base, value_stride, bytes), shape.head_dim, shape.value_dim, shape.scale,
-                         shape.window, sinks ? sinks + head : nullptr, thread_scratch(thread)});
+                         end_of_job - first, places.positions + first, head_rows(kv.keys, base, shape.head_dim, bytes),
+                         head_rows(kv.values, base, value_stride, bytes), places.blocks + places.sequences[first],
+                         shape.head_dim, shape.value_dim, shape.scale, shape.window, sinks ? sinks + head : nullptr,
+                         thread_scratch(thread)});
       first = end_of_job;
     }
     if (head == 0)
@@ -256,6 +256,22 @@ void CpuDevice::expert(const ExpertWeights& w, const Activations& x, const int32
     }
     panels(w.down, hidden, nullptr, rows, {Write::add, y, y_stride, to.rows + first, to.weights + first, w.down_bias});
   }
+}
+
+void CpuDevice::softmax_totals(Rows logits, double* totals) {
+  const Timed timed(*this, Work::reductions);
+  pool_.run(logits.rows, [&](int row, int) {
+    kernels_.head.softmax_total(logits.data + row * logits.stride, static_cast<int>(logits.stride), totals + 2 * int64_t{row});
+  });
+}
+
+void CpuDevice::likeliest(Rows logits, const int32_t* rows, int count, int first, const Likeliest& to) {
+  const Timed timed(*this, Work::reductions);
+  pool_.run(count, [&](int i, int) {
+    const int64_t at = int64_t{i} * to.wanted;
+    kernels_.head.likeliest(logits.data + rows[i] * logits.stride, static_cast<int>(logits.stride), first, to.wanted,
+                            to.ids + at, to.values + at);
+  });
 }
 
 void CpuDevice::scatter_add(Rows x, const Scatter& to, Rows y) {

@@ -111,6 +111,20 @@ struct KeyValues {
   int64_t capacity;
 };
 
+struct RowCopies {
+  const int32_t* from;
+  const int32_t* to;
+  int count;
+};
+
+// Where queries stand: their positions in their sequences; and for each the part of `blocks` that belongs to its sequence,
+// from blocks[sequences[row]] on: the row of kv where each block of its keys begins. Sequences may share blocks.
+struct QueryPlaces {
+  const int32_t* positions;
+  const int32_t* sequences;
+  const int32_t* blocks;
+};
+
 struct ExpertWeights {
   PackedMatrix gate_up;                 // [2 * width, hidden], gate and up interleaved by 16
   PackedMatrix down;                    // [hidden, width]
@@ -135,8 +149,27 @@ struct Scatter {
   const float* weights;
 };
 
+// The likeliest ids of some rows so far: [rows, wanted], likeliest first.
+struct Likeliest {
+  int wanted;
+  int32_t* ids;
+  float* values;
+};
+
 // Kinds of work whose time is kept apart.
-enum class Work { products, attention, keys_and_values, linear_attention, norms, rope, quantizing, router, scatter, count };
+enum class Work {
+  products,
+  attention,
+  keys_and_values,
+  linear_attention,
+  norms,
+  rope,
+  quantizing,
+  router,
+  scatter,
+  reductions,
+  count
+};
 
 class CpuDevice {
  public:
@@ -163,12 +196,11 @@ class CpuDevice {
   // y[row] = x[row] . w + bias, or y[row] += factor * (x[row] . w + bias).
   void matmul(const PackedMatrix& w, const Activations& x, int count, float* y, int64_t y_stride,
               const ProductOptions& options);
-  // Copies each row's keys and values to row destination[row] of kv, in the attention kernel's layout.
-  void store_key_values(const AttentionShape& shape, Rows keys, Rows values, const int32_t* destination, KeyValues kv);
-  // Causal attention. Each query row has its position in its sequence, and as its base the first row of that sequence in kv.
-  // sinks: one score for each head, or null.
-  void attention(const AttentionShape& shape, Rows queries, const int32_t* positions, const int32_t* bases, KeyValues kv,
-                 const float* sinks, Rows out);
+  // Copies the keys and values of row copies.from[i] to row copies.to[i] of kv, in the attention kernel's layout.
+  void store_key_values(const AttentionShape& shape, Rows keys, Rows values, const RowCopies& copies, KeyValues kv);
+  // Causal attention. Each query row has a position in its sequence. sinks: one score for each head, or null.
+  void attention(const AttentionShape& shape, Rows queries, const QueryPlaces& places, KeyValues kv, const float* sinks,
+                 Rows out);
   // y[to.rows[i]] += to.weights[i] * expert(x[tokens[i]]).
   void expert(const ExpertWeights& w, const Activations& x, const int32_t* tokens, const Scatter& to, int count,
               const ExpertScratch& scratch, float* y, int64_t y_stride);
@@ -181,6 +213,12 @@ class CpuDevice {
   void gate(Rows x, Rows gates, bool with_silu, Rows y);
   // The gated delta rule. decays_and_rates [rows, 2 * value_heads]; state [value_heads, key_dim, value_dim].
   void delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state, Rows out);
+
+  // Takes a slice of logits, a row each, into the rows' `totals` [rows, 2] (HeadKernels::softmax_total).
+  void softmax_totals(Rows logits, double* totals);
+  // Takes row rows[i] of a slice of logits, whose first column is id `first`, into the `wanted` likeliest of place i: ids and
+  // values [count, wanted] (HeadKernels::likeliest).
+  void likeliest(Rows logits, const int32_t* rows, int count, int first, const Likeliest& to);
 
  private:
   // Adds the time between its construction and its destruction to one kind of work.

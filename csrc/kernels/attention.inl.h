@@ -89,7 +89,7 @@ ESTREAM_NOINLINE void value_tile(const float* values, int64_t next, const float*
 template <int V>
 inline void score_keys(const QueryTile& q, int first, int keys) {
   const int dim = q.job->head_dim;
-  const float* block = static_cast<const float*>(q.job->keys) + static_cast<int64_t>(first) * dim;
+  const float* block = static_cast<const float*>(q.job->keys) + q.job->row_of(first) * dim;
   for (int k = 0; k < keys; k += kKeyPanel, block += kKeyPanel * dim)
     each_tile([&](int tile, auto indices) __attribute__((always_inline)) {
       score_tile<V>(block + tile, q.queries, dim, q.scores + (k + tile) * kQueryTile, indices);
@@ -98,7 +98,7 @@ inline void score_keys(const QueryTile& q, int first, int keys) {
 
 template <int V>
 inline void add_values(const QueryTile& q, int first, int keys) {
-  const float* columns = static_cast<const float*>(q.job->values) + first * q.value_stride;
+  const float* columns = static_cast<const float*>(q.job->values) + q.job->row_of(first) * q.value_stride;
   for (int64_t c = 0; c < q.value_stride; c += 16, columns += 16 * kKeyRun)
     each_tile([&](int tile, auto indices) __attribute__((always_inline)) {
       value_tile<V>(columns + tile, kKeyRun * q.value_stride, q.scores, keys, q.rescale,

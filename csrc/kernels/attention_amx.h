@@ -23,8 +23,9 @@ struct AmxAttention {
   static void scores(const AttentionBlock& b, int first, int last) {
     const int dim = b.job.head_dim;
     constexpr int kStride = kKeyBlock * sizeof(float);
+    const int64_t block = b.job.row_of(first);
     for (int half = 0; half < kKeyBlock && first + half <= last; half += kKeyRun) {
-      const auto* keys = static_cast<const uint16_t*>(b.job.keys) + static_cast<int64_t>(first + half) * dim;
+      const auto* keys = static_cast<const uint16_t*>(b.job.keys) + (block + half) * dim;
       _tile_zero(0);
       _tile_zero(1);
       _tile_zero(2);
@@ -48,7 +49,7 @@ struct AmxAttention {
 
   static void values(const AttentionBlock& b, int first, int last) {
     Bfloat16Attention::round_probabilities(b);
-    const auto* values = static_cast<const uint16_t*>(b.job.values) + first * b.value_stride;
+    const auto* values = static_cast<const uint16_t*>(b.job.values) + b.job.row_of(first) * b.value_stride;
     const int64_t stride = b.value_stride * sizeof(float);
     for (int64_t column = 0; column < b.value_stride; column += 16) {
       float* accumulator = b.accumulator + column;

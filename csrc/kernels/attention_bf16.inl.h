@@ -58,8 +58,9 @@ struct Bfloat16Attention {
   }
 
   static void scores(const AttentionBlock& b, int first, int last) {
+    const int64_t block = b.job.row_of(first);
     for (int half = 0; half < kKeyBlock && first + half <= last; half += kKeyRun) {
-      const auto* keys = static_cast<const uint16_t*>(b.job.keys) + static_cast<int64_t>(first + half) * b.job.head_dim;
+      const auto* keys = static_cast<const uint16_t*>(b.job.keys) + (block + half) * b.job.head_dim;
       int r = 0;
       for (; r + 8 <= b.job.rows; r += 8) score_rows<8>(b, r, keys, b.scores + r * kKeyBlock + half);
       for (; r < b.job.rows; r++) score_rows<1>(b, r, keys, b.scores + r * kKeyBlock + half);
@@ -97,7 +98,7 @@ struct Bfloat16Attention {
 
   static void values(const AttentionBlock& b, int first, int last) {
     round_probabilities(b);
-    const auto* values = static_cast<const uint16_t*>(b.job.values) + first * b.value_stride;
+    const auto* values = static_cast<const uint16_t*>(b.job.values) + b.job.row_of(first) * b.value_stride;
     const int keys = last - first + 1 < kKeyBlock ? last - first + 1 : kKeyBlock;
     int r = 0;
     for (; r + 6 <= b.job.rows; r += 6) value_rows<6>(b, r, values, (keys + 1) / 2);

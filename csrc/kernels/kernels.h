@@ -16,9 +16,12 @@ namespace estream {
 constexpr int kPanel = 32;
 // Keys of one packed panel, counted from a sequence's first token.
 constexpr int kKeyPanel = 16;
-// Keys of a sequence are read in runs of this length. So a sequence's keys and values begin at a multiple of it, and kernels
-// may read up to the next multiple.
+// Keys of a sequence are read in runs of this length. So a block's keys and values begin at a multiple of it, and kernels may
+// read up to the next multiple.
 constexpr int kKeyRun = 32;
+// Keys of a block, counted from a sequence's first token: they lie side by side, and attention updates its softmax once for
+// each.
+constexpr int kKeyBlock = 64;
 // Rows of float activations whose sums one call of matmul_panel_float holds at a time.
 constexpr int kFloatRows = 256;
 
@@ -83,14 +86,18 @@ struct AttentionJob {
   int64_t out_stride;
   int rows;                  // at most AttentionKernels::query_block
   const int32_t* positions;  // of each query within its sequence
-  const void* keys;          // of the sequence, in the layout of AttentionKernels::store
+  const void* keys;          // all rows of the head, in the layout of AttentionKernels::store
   const void* values;
+  const int32_t* blocks;  // the row where each block of the sequence's keys begins, a multiple of kKeyRun
   int head_dim;
   int value_dim;
   float scale;
   int window;         // keys that a query sees, its own included; 0 for all before it
   const float* sink;  // a score that takes part in softmax and has no value, or null
   float* scratch;     // attention_scratch_floats(head_dim, value_dim)
+
+  // The row of the sequence's key `first`, a multiple of kKeyBlock.
+  ESTREAM_INLINE int64_t row_of(int first) const { return blocks[first / kKeyBlock]; }
 };
 
 // One head's key and value of one token. `keys` and `values` point to where the head's rows begin.
@@ -112,8 +119,6 @@ struct AttentionKernels {
 };
 // Queries of a block; float32 divides its block into smaller tiles.
 constexpr int kQueryBlock = 32, kFloatQueryBlock = 64;
-// Keys of a block: attention updates its softmax once for each.
-constexpr int kKeyBlock = 64;
 // Enough for both kinds of attention.
 ESTREAM_INLINE size_t attention_scratch_floats(int head_dim, int value_dim) {
   const size_t padded = (value_dim + 15) / 16 * 16;
@@ -145,6 +150,15 @@ struct LinearKernels {
                       int columns);
   void (*gate_row)(const float* x, const float* gate, bool with_silu, float* y, int columns);
   void (*delta_rule)(const DeltaJob& job);
+};
+
+struct HeadKernels {
+  // Takes `count` more logits of a row into total[0], the largest so far, and total[1], the sum of exp(logit - total[0]). A row
+  // begins with -infinity and 0. The sum becomes NaN where a logit is no finite number.
+  void (*softmax_total)(const float* logits, int count, double* total);
+  // Takes the logits of ids `first`, `first` + 1, ... into the `wanted` largest so far, largest first, equal ones by rising id.
+  // Slices come by rising id; a row begins with values of -infinity.
+  void (*likeliest)(const float* logits, int count, int first, int wanted, int32_t* ids, float* values);
 };
 
 // One panel whose 4-bit codes are chosen for known inputs. In every array but the two matrices, 32 outputs lie side by side.
@@ -209,6 +223,7 @@ struct Kernels {
   AttentionKernels attention_float32;
   AttentionKernels attention;  // the fastest: in bfloat16 where the processor multiplies that
   LinearKernels linear;
+  HeadKernels head;
   // y += weight * x.
   void (*add)(const float* x, float weight, float* y, int columns);
   // Chooses the scales and codes of one group of a panel. A scale that overflows is infinite.

@@ -5,6 +5,7 @@
 
 #include "kernels/attention.inl.h"
 #include "kernels/calibrate.inl.h"
+#include "kernels/head.inl.h"
 #include "kernels/linear.inl.h"
 #include "kernels/matmul.inl.h"
 #include "kernels/pack.inl.h"
@@ -20,6 +21,7 @@ inline uint64_t checksum(const void* data, size_t bytes) { return XXH3_64bits(da
 constexpr Kernels table(const char* name) {
   constexpr AttentionKernels float32 = {sizeof(float), kFloatQueryBlock, store_floats, attend_floats};
   constexpr LinearKernels linear = {causal_conv, gate_row, delta_rule};
+  constexpr HeadKernels head = {softmax_total, likeliest};
   return {name,
           rms_norm,
           layer_norm,
@@ -31,6 +33,7 @@ constexpr Kernels table(const char* name) {
           float32,
           float32,
           linear,
+          head,
           add,
           pack_block,
           checksum,

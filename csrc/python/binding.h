@@ -63,6 +63,7 @@ void bind_linear(nb::module_& m);
 void bind_experts(nb::module_& m, nb::class_<CpuDevice>& device);
 void bind_norms(nb::module_& m, nb::class_<CpuDevice>& device);
 void bind_attention(nb::module_& m, nb::class_<CpuDevice>& device);
+void bind_head(nb::class_<CpuDevice>& device);
 void bind_measuring(nb::class_<CpuDevice>& device);
 
 }  // namespace estream::binding

@@ -113,6 +113,7 @@ the kernel variant; an unknown one raises RuntimeError.)")
   bind_norms(m, device);
   bind_rows(device);
   bind_attention(m, device);
+  bind_head(device);
   bind_measuring(device);
   m.def(
       "variants",

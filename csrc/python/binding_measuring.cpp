@@ -18,7 +18,7 @@ namespace {
 // Time spent in each kind of work since the device was made.
 std::map<std::string, double> seconds(const CpuDevice& device) {
   constexpr std::array kNames = {"products", "attention",  "keys and values", "linear attention", "norms",
-                                 "rope",     "quantizing", "router",          "scatter"};
+                                 "rope",     "quantizing", "router",          "scatter",          "reductions"};
   static_assert(kNames.size() == static_cast<size_t>(Work::count));
   std::map<std::string, double> all;
   for (size_t i = 0; i < kNames.size(); i++) all[kNames[i]] = device.seconds(static_cast<Work>(i));

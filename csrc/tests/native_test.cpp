@@ -18,6 +18,7 @@
   TEST(float_kernels_match_their_definition)        \
   TEST(attention_matches_its_definition)            \
   TEST(linear_attention_matches_its_definition)     \
+  TEST(logits_are_reduced_slice_by_slice)           \
   TEST(arena_is_aligned_zeroed_writable)            \
   TEST(pool_runs_every_index_once)                  \
   TEST(pool_wakes_sleeping_workers)                 \

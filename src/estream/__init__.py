@@ -10,16 +10,25 @@ if TYPE_CHECKING:
     from estream.api.load import load
     from estream.api.model import Model
     from estream.api.plan import Plan, plan, tune
-    from estream.api.result import Prefill, TopToken
+    from estream.api.result import Prefill, Reading, TopToken
     from estream.conversion.convert import ConvertOptions, convert
+    from estream.engine.wanted import ALL, Among, Hidden, Likeliest, Logits, LogProbabilities, Request
     from estream.host.version import VERSION as __version__  # noqa: N811
 
 # Imported at first use: the command line starts before them, so that an interrupt meanwhile ends in one line.
 _MODULES = {
+    "ALL": "engine.wanted",
+    "Among": "engine.wanted",
     "ConvertOptions": "conversion.convert",
+    "Hidden": "engine.wanted",
+    "Likeliest": "engine.wanted",
+    "LogProbabilities": "engine.wanted",
+    "Logits": "engine.wanted",
     "Model": "api.model",
     "Plan": "api.plan",
     "Prefill": "api.result",
+    "Reading": "api.result",
+    "Request": "engine.wanted",
     "TopToken": "api.result",
     "convert": "conversion.convert",
     "load": "api.load",
@@ -28,11 +37,19 @@ _MODULES = {
 }
 
 __all__ = [
+    "ALL",
+    "Among",
     "ConvertOptions",
     "EstreamError",
+    "Hidden",
+    "Likeliest",
+    "LogProbabilities",
+    "Logits",
     "Model",
     "Plan",
     "Prefill",
+    "Reading",
+    "Request",
     "TopToken",
     "__version__",
     "convert",

@@ -439,12 +439,13 @@ class CpuDevice:
         keys: NDArray[numpy.float32],
         values: NDArray[numpy.float32],
         rows: NDArray[numpy.int32],
+        to: NDArray[numpy.int32],
         all_keys: NDArray[numpy.uint8],
         all_values: NDArray[numpy.uint8],
         capacity: int,
     ) -> None:
-        """Copy ``keys`` [n, at least kv_heads * head_dim] and ``values`` [n, at least kv_heads * value_dim] to the rows
-        ``rows`` [n] of those of the batch.
+        """Copy the rows ``rows`` [m] of ``keys`` [n, at least kv_heads * head_dim] and ``values`` [n, at least kv_heads *
+        value_dim] to the rows ``to`` [m] of those of the batch; no row twice.
 
         all_keys: at least kv_heads * capacity * head_dim elements of ``kv_element_bytes``, in the kernel's layout.
         all_values: the same, with value_dim rounded up to 16.
@@ -455,8 +456,7 @@ class CpuDevice:
         self,
         attention: Attention,
         queries: NDArray[numpy.float32],
-        positions: NDArray[numpy.int32],
-        bases: NDArray[numpy.int32],
+        places: QueryPlaces,
         keys: NDArray[numpy.uint8],
         values: NDArray[numpy.uint8],
         capacity: int,
@@ -466,11 +466,29 @@ class CpuDevice:
         """Causal attention of ``queries`` [rows, at least heads * head_dim] to ``out`` [rows, at least
         heads * value_dim], whose further columns become zero.
 
-        positions: [rows], each query's position in its sequence.
-        bases: [rows], the row of keys and values where its sequence begins, a multiple of KEY_RUN.
+        places: where the queries stand, as many as there are rows.
         keys, values, capacity: those of ``store_key_values``. Kernels read up to the next multiple of KEY_RUN rows of
         a sequence, so rows that were never stored must hold finite numbers.
         sinks: the address of one float32 score for each head, which takes part in softmax without a value; or 0.
+        """
+
+    def softmax_totals(self, logits: NDArray[numpy.float32], totals: NDArray[numpy.float64]) -> None:
+        """Take a slice of the vocabulary, ``logits`` [rows, columns], into ``totals`` float64 [rows, 2]: the largest
+        logit so far, and the sum of exp(logit - largest). Rows begin with -infinity and 0; a sum becomes NaN where a
+        logit is no finite number. Results depend on how the vocabulary is cut into slices, and on nothing else.
+        """
+
+    def likeliest(
+        self,
+        logits: NDArray[numpy.float32],
+        rows: NDArray[numpy.int32],
+        first: int,
+        ids: NDArray[numpy.int32],
+        values: NDArray[numpy.float32],
+    ) -> None:
+        """Take the rows ``rows`` [n] of a slice of the vocabulary, ``logits`` [any, columns], whose first column is id
+        ``first``, into the likeliest so far: ``ids`` int32 and ``values`` [n, wanted], largest first, equal ones by
+        rising id. Slices come by rising id; values begin as -infinity.
         """
 
     def seconds(self) -> dict[str, float]:
@@ -522,12 +540,24 @@ class Router:
 
 KEY_RUN: int = 32
 
+KEY_BLOCK: int = 64
+
 class Attention:
     """The shape of a layer's attention."""
 
     def __init__(self, heads: int, kv_heads: int, head_dim: int, value_dim: int, scale: float, window: int = 0) -> None:
         """``heads`` is a multiple of ``kv_heads``, ``head_dim`` even and at most 256, ``value_dim`` at most 256.
         ``scale`` multiplies scores. A query sees ``window`` keys, its own included; 0 for all before it.
+        """
+
+class QueryPlaces:
+    """Where the keys of some queries lie. Sequences that begin alike may share blocks."""
+
+    def __init__(self, positions: NDArray[numpy.int32], sequences: NDArray[numpy.int32], blocks: NDArray[numpy.int32]) -> None:
+        """positions: [rows], each query's position in its sequence.
+        sequences: [rows], where in ``blocks`` the part of the query's sequence begins.
+        blocks: for every KEY_BLOCK keys of each sequence the row of keys and values where they begin, a multiple of
+        KEY_RUN.
         """
 
 def variants() -> list[str]:

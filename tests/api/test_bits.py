@@ -9,7 +9,7 @@ from loaded import instead_of
 from tiny_answers import PROMPTS
 
 from estream.api.model import Model
-from estream.devices.cpu import activations
+from estream.devices.cpu import activations, head
 from estream.engine.options import LoadOptions
 from estream.host.sizes import KiB, MiB
 
@@ -39,9 +39,11 @@ def test_logits_are_identical(tiny_package, tiny_logits, spare, threads, lanes, 
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(activations, "CHUNK", chunk)
-        for module in ("cpu.device", "cpu.attention", "cpu.gated_delta"):
+        for module in ("cpu.attention", "cpu.gated_delta"):
             patch.setattr(f"estream.devices.{module}.CHUNK", chunk)
         patch.setattr(activations, "EXPERT_ROWS", max(1, chunk // 2))
+        for module in (activations, head):
+            patch.setattr(module, "HEAD_ROWS", chunk)
         with Model(tiny_package, options) as model:
             for _ in range(2):
                 for index, result in zip(order, model.prefill_batch(prompts), strict=True):

@@ -75,7 +75,7 @@ def test_streamed_and_in_company(package: Package, alone: list[np.ndarray], whic
 
 def test_chunks(package: Package, alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(activations, "CHUNK", 17)
-    for module in ("cpu.device", "cpu.attention", "cpu.gated_delta"):
+    for module in ("cpu.attention", "cpu.gated_delta"):
         monkeypatch.setattr(f"estream.devices.{module}.CHUNK", 17)
     monkeypatch.setattr(activations, "EXPERT_ROWS", 11)
     with estream.load(package.path, threads=3) as model:

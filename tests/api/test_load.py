@@ -29,5 +29,5 @@ def test_below_the_floor_is_refused_with_the_floor_and_its_parts(tiny_package):
     with estream.load(tiny_package.path, memory=e.value.floor_bytes + 8 * MiB) as model:
         assert model.prefill([1]).logits.shape == (330,)
         with pytest.raises(BudgetError, match="shorten the prompt"):
-            model.prefill_batch([list(range(300))] * 3000)
+            model.prefill_batch([[i % 300, i // 300, *range(298)] for i in range(3000)])
         assert model.prefill([1]).logits.shape == (330,)

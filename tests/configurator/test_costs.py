@@ -6,6 +6,7 @@ from simulated_machines import CONFIG, OLMOE, profile
 
 from estream.configurator.costs import FULL, RatedCosts
 from estream.configurator.curve import Curve, Point
+from estream.engine.batch import BatchShape
 
 
 def test_tiles_cover_rows_and_cost_their_tail():
@@ -19,5 +20,5 @@ def test_tiles_cover_rows_and_cost_their_tail():
 def test_sequences_do_not_attend_to_each_other():
     costs = replace(profile().costs, attention_curves={FULL: Curve((Point(1, 1e-3), Point(2048, 0.2)))}, attention_square=1e-8)
     spec = OLMOE.tape[0].spec
-    one, two = costs.attention(spec, CONFIG, [2048], None), costs.attention(spec, CONFIG, [1024, 1024], None)
+    one, two = (costs.attention(spec, CONFIG, BatchShape(lengths, 1), None) for lengths in ((2048,), (1024, 1024)))
     assert one - two == pytest.approx(1e-8 * (2048**2 - 2 * 1024**2))

@@ -115,9 +115,12 @@ def test_attention_matches_its_definition(threads, dim, exact):
     keys = np.full(kv_heads * capacity * dim * size, 0xFF, np.uint8)
     values = np.full(kv_heads * capacity * (-(-dim // 16) * 16) * size, 0x40, np.uint8)
     shape = _native.Attention(heads, kv_heads, dim, dim, dim**-0.5)
-    device.store_key_values(shape, k, v, bases + positions, keys, values, capacity)
+    device.store_key_values(shape, k, v, np.arange(tokens, dtype=np.int32), bases + positions, keys, values, capacity)
     out = np.empty((tokens, heads * dim), np.float32)
-    device.attention(shape, q, positions, bases, keys, values, capacity, out)
+    # The first and the last sequence have one block each, the second has two.
+    blocks = np.array([0, 32, 32 + 64, 32 + 96], np.int32)
+    places = _native.QueryPlaces(positions, np.repeat([0, 1, 3], lengths).astype(np.int32), blocks)
+    device.attention(shape, q, places, keys, values, capacity, out)
     tolerance = 1e-4 if device.kv_element_bytes == 4 else BF16_ATTENTION
     np.testing.assert_allclose(out, _attention(q, k, v, lengths, heads, kv_heads), rtol=tolerance, atol=tolerance)
 

@@ -37,9 +37,10 @@ def variant_results():
     k, v = (rng.standard_normal((13, 128)).astype(np.float32) for _ in range(2))
     keys, values = np.zeros(2 * 32 * 64 * 4, np.uint8), np.zeros(2 * 32 * 64 * 4, np.uint8)
     rows = np.arange(13, dtype=np.int32)
-    device.store_key_values(shape, k, v, rows, keys, values, 32)
+    device.store_key_values(shape, k, v, rows, rows, keys, values, 32)
     out = np.empty((13, 256), np.float32)
-    device.attention(shape, x, rows, np.zeros(13, np.int32), keys, values, 32, out)
+    places = _native.QueryPlaces(rows, np.zeros(13, np.int32), np.zeros(1, np.int32))
+    device.attention(shape, x, places, keys, values, 32, out)
     return result | {"attention": out, "exact_checksum": np.array(_native.checksum(packed), np.uint64)}
 
 

@@ -204,7 +204,7 @@ class TaggedSweeps:
             self._setup, BatchShape((len(case.used[-1]),), len(case.used[-1])), pager.resident, ExpectedUse(chances)
         )
         device = WatchingDevice(model.config, pager, case, at_call)
-        norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), logits=None)
+        norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), head=None)
         embedding = SimpleNamespace(finish=lambda _: None)
         sweep = Sweep(model.tape, device, self.reads, pager, norm)
         try:

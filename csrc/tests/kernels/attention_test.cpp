@@ -10,7 +10,8 @@ namespace estream::tests {
 
 namespace {
 
-// Two sequences in one batch. After each, up to where a kernel may read, NaNs show whether it uses what it reads there.
+// Two sequences in one batch, whose blocks lie in any order. After each, up to where a kernel may read, NaNs show whether it
+// uses what it reads there.
 struct AttentionTest {
   static constexpr int kFirst = 75, kTokens = 117, kCapacity = 96 + 64, kHeads = 4, kKvHeads = 2, kDim = 24;
   const int value_dim, window;
@@ -25,17 +26,21 @@ struct AttentionTest {
     CpuDevice device(threads, true);
     std::vector<float> keys(kKvHeads * kCapacity * kDim, NAN), values(kKvHeads * kCapacity * ((value_dim + 15) / 16 * 16), NAN);
     std::vector<float> out(kTokens * kHeads * value_dim);
-    std::vector<int32_t> positions(kTokens), bases(kTokens), places(kTokens);
+    std::vector<int32_t> positions(kTokens), sequences(kTokens), rows_of(kTokens), places(kTokens);
+    // The last block of a sequence takes no more than the runs that it needs.
+    const int32_t blocks[] = {96, 0, 32};
     for (int t = 0; t < kTokens; t++) {
+      rows_of[t] = t;
       positions[t] = t < kFirst ? t : t - kFirst;
-      places[t] = positions[t] + (bases[t] = t < kFirst ? 0 : 96);
+      sequences[t] = t < kFirst ? 0 : 2;
+      places[t] = blocks[sequences[t] + positions[t] / kKeyBlock] + positions[t] % kKeyBlock;
     }
     const KeyValues kv = {keys.data(), values.data(), kCapacity};
     device.store_key_values(shape, {k.data(), kTokens, kKvHeads * kDim}, {v.data(), kTokens, kKvHeads * value_dim},
-                            places.data(), kv);
+                            {rows_of.data(), places.data(), kTokens}, kv);
     for (int t = 0; t < kTokens; t += at_once) {
       const int rows = std::min(at_once, kTokens - t);
-      device.attention(shape, {&q[t * kHeads * kDim], rows, kHeads * kDim}, &positions[t], &bases[t], kv,
+      device.attention(shape, {&q[t * kHeads * kDim], rows, kHeads * kDim}, {&positions[t], &sequences[t], blocks}, kv,
                        has_sinks ? sinks.data() : nullptr, {&out[t * kHeads * value_dim], rows, kHeads * value_dim});
     }
     return out;

@@ -7,19 +7,20 @@ import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
 from estream import _native
-from estream.api.result import Prefill, SweepStats, TopToken
+from estream.api.result import Prefill, Reading, SweepStats, TopToken
+from estream.api.text_calls import TextCalls
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
 from estream.configurator.use_store import KeptUse
 from estream.devices.opening import open_within_memory
-from estream.engine.batch import Batch, BatchShape, Positions, Prompt, make_batch
+from estream.engine.batch import Batch, BatchShape, make_batch
 from estream.engine.embedding import EmbeddingReader
-from estream.engine.finite import is_finite, refuse
+from estream.engine.finite import no_number, refuse
 from estream.engine.memory import divide_arena
 from estream.engine.options import LoadOptions
 from estream.engine.pager import Pager
@@ -27,13 +28,13 @@ from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
 from estream.engine.sweep import Look, Sweep, SweepResult
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
+from estream.engine.wanted import Positions, Prompt, Request
 from estream.engine.workspace import Workspace
-from estream.errors import NumericError, OptionError, StateError
+from estream.errors import NumericError, OptionError, PromptError, StateError
 from estream.host import limits, system
 from estream.host.doing import Doing, logged
 from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
-from estream.text.chat_template import Message, RenderedChat
 from estream.text.tokenizer import TextTokenizer
 
 #: To back a larger arena with memory takes a noticeable time.
@@ -51,7 +52,7 @@ def _abandon_in_child() -> None:
 system.call_after_fork(_abandon_in_child)
 
 
-class Model:
+class Model(TextCalls):
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
     def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
@@ -65,6 +66,7 @@ class Model:
         self._pid = os.getpid()
         self._closed = False
         self._device, self._memory = open_within_memory(package, options)
+        self._shares_prefixes = self._device.shares_prefixes
         self._memory.check(BatchShape.of_prompt(1))
         self._use = KeptUse(package)
         learned = self._use.learned
@@ -161,9 +163,24 @@ class Model:
 
         ``positions`` holds what :meth:`prefill` takes, for each prompt. Raises as that; the message says which prompt.
         """
+        if isinstance(prompts, str | np.ndarray):
+            raise PromptError("prompts must be a list of texts or of id sequences; one prompt goes to prefill()")
+        chosen = [None] * len(prompts) if positions is None else positions
+        if len(chosen) != len(prompts):
+            raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(chosen)}")
+        readings = self.read([Request(prompt, at) for prompt, at in zip(prompts, chosen, strict=True)])
+        pairs = zip(readings, chosen, strict=True)
+        return [Prefill(each.logits[0] if at is None else each.logits, each.stats) for each, at in pairs]
+
+    def read(self, requests: Sequence[Request]) -> list[Reading]:
+        """Read the prompts of several requests in one sweep, and keep of each what is wanted of its positions.
+
+        Each gets the bits that it would get alone. Of the head only the pages that somebody needs are read. Raises as
+        :meth:`prefill`, and PromptError where something is wanted that the model does not have.
+        """
         begin = time.perf_counter()
-        config = self._package.manifest.config
-        batch = make_batch(prompts, positions, self._tokenizer, config, self._memory.check_scratch)
+        config, share = self._package.manifest.config, self._shares_prefixes
+        batch = make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
         with self._using():
             self._estimates.begin()
             self._memory.check(batch.shape)
@@ -172,26 +189,26 @@ class Model:
             plan = self._plan(batch)
             result = self._run(batch, plan)
             self._use.observe(result.counts, batch.shape)
-            if not is_finite(result.logits):
+            if batch.head.strange_row(result.head) is not None:
                 self._refuse_numbers(batch)
-            rows = result.logits.copy()
-            stats = self._stats(plan, result, before, time.perf_counter() - begin)
-        single = [positions is None or positions[i] is None for i in range(len(prompts))]
-        return [Prefill(part[0] if one else part, stats) for part, one in zip(batch.split(rows), single, strict=True)]
+            answers = batch.head.answers(result.head)
+            stats = self._stats(batch, plan, result, before, time.perf_counter() - begin)
+        return [Reading(request.wanted, values, stats) for request, values in zip(requests, answers, strict=True)]
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""
         result = self._run(batch, self._plan(batch), refuse)
-        refuse(result.logits, "the last layer or the head")
+        if (row := batch.head.strange_row(result.head)) is not None:
+            raise no_number("the last layer or the head", row)
         raise NumericError(
-            "the logits were no finite numbers, and are when computed again: this machine's memory or processor errs"
+            "the answers were no finite numbers, and are when computed again: this machine's memory or processor errs"
         )
 
     def _plan(self, batch: Batch) -> SweepPlan:
         return plan_sweep(self._setup, batch.shape, self._pager.resident, self._use.learned.expected(batch.shape))
 
     def _run(self, batch: Batch, plan: SweepPlan, look: Look | None = None) -> SweepResult:
-        """Its logits lie in the arena."""
+        """Its answers lie in the arena."""
         workspace, offset = self._workspace, plan.layout.activations_offset
         workspace.prepare(plan.layout)
         memory = workspace.memory[offset : offset + plan.arrays.bytes]
@@ -237,21 +254,6 @@ class Model:
         order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
         return [TopToken(int(i), self._tokenizer.piece(int(i)), float(logprobs[i])) for i in order]
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
-        return self._tokenizer.encode(text)
-
-    def render(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
-        """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
-
-        :meth:`prefill` takes it, and adds no second beginning-of-sequence token to it.
-        """
-        return self._tokenizer.chat.render(messages, add_generation_prompt, **variables)
-
-    def encode_chat(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
-        """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
-        return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
-
     def _check_usable(self) -> None:
         if self._closed:
             raise StateError("this model is closed; load it again")
@@ -259,14 +261,15 @@ class Model:
             raise StateError("a model does not survive a fork; load it again in the child process")
 
     def _stats(
-        self, plan: SweepPlan, result: SweepResult, before: "tuple[int, int, float, float]", ttft_s: float
+        self, batch: Batch, plan: SweepPlan, result: SweepResult, before: "tuple[int, int, float, float]", ttft_s: float
     ) -> SweepStats:
         bytes_read, requests, read_s, checksum_s = (b - a for a, b in zip(before, self._reads.native.stats(), strict=True))
         direct = self._reads.native.direct
         return SweepStats(
             ttft_s=ttft_s,
-            prompt_tokens=plan.shape.tokens,
-            prompts=len(plan.shape.lengths),
+            prompt_tokens=batch.prompt_tokens,
+            computed_tokens=batch.tokens,
+            prompts=len(batch.prompt_counts),
             bytes_read=int(bytes_read),
             bytes_unused=result.unused_bytes,
             read_s=read_s,

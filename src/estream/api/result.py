@@ -1,11 +1,14 @@
 """What reading a prompt gives, and what its sweep cost."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+
+from estream.engine.wanted import Wanted
+from estream.errors import OptionError
 
 
 def _given(value: float | None) -> float | None:
@@ -16,8 +19,9 @@ def _given(value: float | None) -> float | None:
 class SweepStats:
     """Figures of one sweep; sizes in bytes, times in seconds.
 
-    ``read_s`` is the time with at least one read in flight, ``stall_s`` the time that computing waited for reads,
-    ``compute_s`` the time inside the device. ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
+    ``computed_tokens`` are fewer than ``prompt_tokens`` where prompts begin alike. ``read_s`` is the time with at least one
+    read in flight, ``stall_s`` the time that computing waited for reads, ``compute_s`` the time inside the device.
+    ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
     that was read ahead of the routing for experts without tokens. ``prediction`` counts the experts that were prefetched
     with few tokens (``predicted``), and those of them that got tokens (``right``).
 
@@ -26,6 +30,7 @@ class SweepStats:
 
     ttft_s: float
     prompt_tokens: int
+    computed_tokens: int
     prompts: int
     bytes_read: int
     bytes_unused: int
@@ -84,3 +89,42 @@ class Prefill:
         """float64, in the shape of ``logits``."""
         shifted = self.logits.astype(np.float64) - self.logits.max(axis=-1, keepdims=True)
         return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a request gave: arrays by the names that its kind says, and the figures of its sweep."""
+
+    wanted: Wanted
+    values: Mapping[str, np.ndarray] = field(repr=False)
+    stats: SweepStats
+
+    def _value(self, name: str) -> np.ndarray:
+        if name not in self.values:
+            raise OptionError(f"a reading of {type(self.wanted).__name__} has no '{name}', but {', '.join(self.values)}")
+        return self.values[name]
+
+    @property
+    def logits(self) -> np.ndarray:
+        """float32 [positions, vocabulary], or [positions, ids] of some ids. Raises OptionError where others are wanted."""
+        return self._value("logits")
+
+    @property
+    def ids(self) -> np.ndarray:
+        """int32 [positions, count]. Raises OptionError as :attr:`logits`."""
+        return self._value("ids")
+
+    @property
+    def log_probabilities(self) -> np.ndarray:
+        """float32 [positions, m]. Raises OptionError as :attr:`logits`."""
+        return self._value("log_probabilities")
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """float32 [positions, ids]. Raises OptionError as :attr:`logits`."""
+        return self._value("probabilities")
+
+    @property
+    def hidden(self) -> np.ndarray:
+        """float32 [positions, hidden], or [hidden] for a mean. Raises OptionError as :attr:`logits`."""
+        return self._value("hidden")

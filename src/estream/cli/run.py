@@ -13,8 +13,8 @@ from estream.cli.options import LARGEST_SEED, MOST_REPETITIONS, MOST_TOP, Activa
 from estream.cli.output import doing, out, print_json, print_pairs, print_table
 from estream.cli.prompt import Conversation, GivenPrompt, one_prompt
 from estream.devices.qnn.target import refuse_times
-from estream.engine.batch import Prompt
 from estream.engine.options import LoadOptions
+from estream.engine.wanted import Prompt
 from estream.errors import PackageError, PromptError
 from estream.host.sizes import format_bytes
 from estream.package.package import open_package

@@ -1,12 +1,13 @@
 """How long a device takes for each kind of page, in seconds: measured tables, or derived from rates of operations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 from msgspec import Meta, field
 
 from estream.configurator.curve import Curve, curve_of
+from estream.engine.batch import BatchShape
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
 from estream.package.parts import FloatPart, MatrixPart
@@ -31,8 +32,8 @@ def attention_kind(config: ModelConfig, layer: int) -> str:
 class Costs(Protocol):
     """Seconds that a device needs for one page."""
 
-    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
-        """An attention block over sequences of these lengths; in the last layer ``wanted`` rows go on."""
+    def attention(self, spec: PageSpec, config: ModelConfig, shape: BatchShape, wanted: int | None) -> float:
+        """An attention block over a batch; in the last layer ``wanted`` rows go on."""
 
     def router(self, spec: PageSpec, rows: int) -> float: ...
 
@@ -64,11 +65,11 @@ class MeasuredCosts(Record, frozen=True):
     shared_curve: Curve | None = field(name="shared", default=None)
     shared_bytes: PageBytes = 1
 
-    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
-        tokens = sum(lengths)
+    def attention(self, spec: PageSpec, config: ModelConfig, shape: BatchShape, wanted: int | None) -> float:
+        tokens, squares = shape.tokens, sum(end**2 - start**2 for start, end in shape.spans)
         # One sequence of all tokens would attend to more pairs than the sequences do.
         kind = attention_kind(config, spec.layer)
-        saved = self.attention_square * (tokens**2 - sum(n * n for n in lengths)) if kind == FULL else 0.0
+        saved = self.attention_square * (tokens**2 - squares) if kind == FULL else 0.0
         whole = max(0.0, self._one_sequence(kind, tokens) - saved)
         if wanted is None:
             return whole
@@ -111,11 +112,14 @@ class RatedCosts(Record, frozen=True):
     call_s: NotNegative
     tiles: tuple[Count, ...] = ()
 
-    def attention(self, spec: PageSpec, config: ModelConfig, lengths: Sequence[int], wanted: int | None) -> float:
-        tokens, a = sum(lengths), config.attention
+    def attention(self, spec: PageSpec, config: ModelConfig, shape: BatchShape, wanted: int | None) -> float:
+        tokens, longest, a = shape.tokens, max(end for _, end in shape.spans), config.attention
         rows = tokens if wanted is None else wanted
-        seen = a.sliding_window_of(spec.layer) or max(lengths)
-        pairs = sum(n * min(n, seen) / 2 for n in lengths) if wanted is None else wanted * min(max(lengths), seen)
+        seen = a.sliding_window_of(spec.layer) or longest
+        if wanted is None:
+            pairs = sum(end * min(end, seen) - start * min(start, seen) for start, end in shape.spans) / 2
+        else:
+            pairs = wanted * min(longest, seen)
         products = sum(self._product(p, rows if p.name in _OF_QUERIES else tokens) for p in _matrices(spec))
         if spec.layer in a.delta_layers:
             pairs = 0.0

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from estream.configurator.profile import Profile
-from estream.engine.activations import SweepArrays
+from estream.engine.activations import Carver, SweepArrays
 from estream.engine.batch import Batch, BatchShape
 from estream.engine.device import LentPage
+from estream.engine.head import HeadArrays, HeadShape
 from estream.engine.routing import RoutingLists, experts_to_prefetch_per_token
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec
@@ -134,7 +135,7 @@ class NoArrays:
     """Stands for activations that nobody reads."""
 
     residual = np.empty((0, 0), np.float32)
-    logits = np.empty((0, 0), np.float32)
+    head = HeadArrays.carve(Carver(), HeadShape(0), 0, 0)
 
 
 NO_BATCH = Batch.of([[0]])
@@ -176,7 +177,7 @@ class SimulatedDevice:
 
     def attention(self, spec: PageSpec, address: int) -> None:
         wanted = self.shape.wanted if self._last(spec.layer) else None
-        self._compute(self.profile.costs.attention(spec, self.config, self.shape.lengths, wanted))
+        self._compute(self.profile.costs.attention(spec, self.config, self.shape, wanted))
 
     def route(self, spec: PageSpec, address: int) -> RoutingLists:
         self._compute(self.profile.costs.router(spec, self._rows(spec.layer)))
@@ -213,7 +214,7 @@ class SimulatedDevice:
         """Nothing is bound."""
 
     def head(self, spec: PageSpec, address: int) -> None:
-        self._compute(self.profile.costs.head(spec, self.shape.wanted))
+        self._compute(self.profile.costs.head(spec, self.shape.head.rows))
 
     def _last(self, layer: int) -> bool:
         return layer == self.config.layers - 1

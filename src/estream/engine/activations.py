@@ -1,6 +1,6 @@
 """The arrays of a sweep: their sizes are known before any of them exists, and all of them lie in the arena.
 
-A device lists its own arrays. The engine knows of them the bytes, the residual and the logits.
+A device lists its own arrays. The engine knows of them the bytes, the residual and the answers.
 """
 
 import math
@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from estream.engine.batch import BatchShape
+from estream.engine.head import HeadArrays
 from estream.host.sizes import round_up
 
 #: Where each array begins: direct reads fill the memory of some.
@@ -41,8 +42,8 @@ class SweepArrays(Protocol):
         """[T or more, hidden] in a floating dtype that the device chooses; the engine fills in the embedding rows."""
 
     @property
-    def logits(self) -> np.ndarray:
-        """float32 [W, vocabulary]."""
+    def head(self) -> HeadArrays:
+        """What is wanted of the W positions."""
 
 
 class ArraysPlan(Protocol):

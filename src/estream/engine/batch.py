@@ -1,4 +1,4 @@
-"""A batch: prompts are checked at the door, then concatenated without padding."""
+"""A batch: prompts are checked at the door, then concatenated without padding, what they begin with alike once."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -7,26 +7,30 @@ from functools import cached_property
 
 import numpy as np
 
-from estream import _native
+from estream.engine.branch_layout import KeyLayout, StateLayout, key_rows
+from estream.engine.head import HeadPlan, HeadShape
+from estream.engine.head_plan import plan_head
+from estream.engine.prefixes import PrefixTree
+from estream.engine.wanted import ALL, Logits, Positions, Prompt, Request, Wanted, check_wanted
 from estream.errors import PromptError
-from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.text.tokenizer import TextTokenizer
-
-#: A text, or token ids.
-Prompt = str | Sequence[int] | np.ndarray
-#: Wanted positions of one prompt, counted from 0; None for the last one alone.
-Positions = Sequence[int] | None
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """What sizes and times of a sweep depend on: the ``lengths`` of its prompts in tokens, and how many positions are
-    ``wanted`` in all.
+    """What sizes and times of a sweep depend on: the ``lengths`` of its branches in tokens, which are prompts where none
+    begin alike, and how many positions are ``wanted`` in all; ``reduced`` says what of them, None for the logits.
+
+    ``starts`` are the positions at which branches begin, empty where all begin at 0; ``states`` counts the states of linear
+    attention that are kept for branches.
     """
 
     lengths: tuple[int, ...]
     wanted: int
+    reduced: HeadShape | None = None
+    starts: tuple[int, ...] = ()
+    states: int = 0
 
     @staticmethod
     def of_prompt(tokens: int) -> "BatchShape":
@@ -35,118 +39,162 @@ class BatchShape:
 
     @property
     def tokens(self) -> int:
+        """Tokens that are computed."""
         return sum(self.lengths)
 
     @property
+    def head(self) -> HeadShape:
+        """What the head leaves."""
+        return self.reduced or HeadShape.of_logits(self.wanted)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The positions (start, end) of each branch."""
+        starts = self.starts or (0,) * len(self.lengths)
+        return [(start, start + n) for start, n in zip(starts, self.lengths, strict=True)]
+
+    @property
     def kv_capacity(self) -> int:
-        """Rows of keys and values: each prompt's begin at a multiple of the key run."""
-        return sum(_kv_rows(n) for n in self.lengths)
-
-
-def _kv_rows(tokens: int) -> int:
-    return round_up(tokens, _native.KEY_RUN)
+        """Rows of keys and values."""
+        return sum(key_rows(start, end) for start, end in self.spans)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """``ids`` int32 [tokens] of all prompts one after another, their ``lengths``, and ``wanted`` int32: the rows whose logits
-    are computed, ``wanted_counts`` of each prompt.
+    """``ids`` int32 [tokens] of all branches of the ``tree`` one after another, ``prompt_counts``, the tokens of each prompt,
+    and ``wanted`` int32: the rows that the last layer goes on with, each once, in the order of the head's rows, and what the
+    ``head`` makes of them.
     """
 
     ids: np.ndarray
-    lengths: tuple[int, ...]
+    tree: PrefixTree
+    prompt_counts: tuple[int, ...]
     wanted: np.ndarray
-    wanted_counts: tuple[int, ...]
+    head: HeadPlan
 
     @staticmethod
-    def of(prompts: Sequence[Sequence[int] | np.ndarray], positions: Sequence[Sequence[int] | None] | None = None) -> "Batch":
-        """Join prompts; ``positions`` gives the wanted ones of each prompt, None its last."""
-        lengths = tuple(len(p) for p in prompts)
-        starts = np.cumsum([0, *lengths[:-1]])
-        chosen = [None] * len(lengths) if positions is None else positions
-        wanted = [
-            start + np.asarray([n - 1] if at is None else at, np.int32)
-            for start, n, at in zip(starts, lengths, chosen, strict=True)
+    def of(
+        prompts: Sequence[Sequence[int] | np.ndarray],
+        positions: Sequence[Sequence[int] | None] | None = None,
+        wanted: Sequence[Wanted] | None = None,
+        sides: Sequence[int] | None = None,
+    ) -> "Batch":
+        """Join prompts of token ids.
+
+        Args:
+            prompts: the ids.
+            positions: those that matter of each prompt; None for its last.
+            wanted: what is wanted of them; the logits where it is not given.
+            sides: prompts with the same number compute what they begin with once; None for no sharing.
+
+        """
+        ids = [np.asarray(p, np.int32) for p in prompts]
+        tree = PrefixTree.apart(ids) if sides is None else PrefixTree.of(ids, sides)
+        chosen = [None] * len(ids) if positions is None else positions
+        rows = [
+            _rows_of(tree, last, np.asarray([len(p) - 1] if at is None else at))
+            for p, last, at in zip(ids, tree.last, chosen, strict=True)
         ]
-        return Batch(
-            np.concatenate([np.asarray(p, np.int32) for p in prompts]),
-            lengths,
-            np.concatenate(wanted).astype(np.int32),
-            tuple(len(rows) for rows in wanted),
-        )
+        joined = np.concatenate([ids[branch.prompt][branch.start : branch.end] for branch in tree.branches])
+        return Batch(joined, tree, tuple(map(len, ids)), *plan_head(rows, wanted or [Logits()] * len(ids)))
 
     @property
     def shape(self) -> BatchShape:
-        return BatchShape(self.lengths, len(self.wanted))
+        starts = tuple(branch.start for branch in self.tree.branches)
+        return BatchShape(
+            self.lengths, len(self.wanted), self.head.shape, starts if any(starts) else (), self.state_layout.places
+        )
 
     @property
     def tokens(self) -> int:
+        """Tokens that are computed."""
         return len(self.ids)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of all prompts."""
+        return sum(self.prompt_counts)
+
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """The tokens of each branch."""
+        return tuple(branch.tokens for branch in self.tree.branches)
 
     @cached_property
     def positions(self) -> np.ndarray:
         """int32 [tokens]: each token's position in its own prompt."""
-        return np.concatenate([np.arange(n, dtype=np.int32) for n in self.lengths])
+        return np.concatenate([np.arange(branch.start, branch.end, dtype=np.int32) for branch in self.tree.branches])
 
     @cached_property
     def prompt_lengths(self) -> np.ndarray:
-        """int32 [tokens]: the length of each token's own prompt."""
-        return np.repeat(np.asarray(self.lengths, np.int32), self.lengths)
+        """int32 [tokens]: the length of each token's own prompt, of one of those that share it."""
+        return np.repeat(np.array([self.prompt_counts[b.prompt] for b in self.tree.branches], np.int32), self.lengths)
 
     @cached_property
-    def kv_starts(self) -> np.ndarray:
-        """int32 [tokens]: the row of keys and values where the token's prompt begins, a multiple of the key run."""
-        rows = [_kv_rows(n) for n in self.lengths]
-        return np.repeat(np.cumsum([0, *rows[:-1]]), self.lengths).astype(np.int32)
+    def key_layout(self) -> KeyLayout:
+        """Where keys and values lie."""
+        return KeyLayout.of(self.tree)
 
     @cached_property
-    def kv_rows(self) -> np.ndarray:
-        """int32 [tokens]: each token's own row of keys and values."""
-        return np.asarray(self.kv_starts + self.positions)
+    def state_layout(self) -> StateLayout:
+        """Which states of linear attention are kept."""
+        return StateLayout.of(self.tree)
 
-    @property
+    @cached_property
     def kv_capacity(self) -> int:
+        """Rows of keys and values."""
         return self.shape.kv_capacity
 
-    def split(self, rows: np.ndarray) -> list[np.ndarray]:
-        """The part of ``rows`` [wanted, ...] that belongs to each prompt."""
-        return np.split(rows, np.cumsum(self.wanted_counts)[:-1])
+
+def _rows_of(tree: PrefixTree, last: int, positions: np.ndarray) -> np.ndarray:
+    """The rows of the batch, int32, that hold these positions of the prompt that ends in the branch ``last``."""
+    path = tree.path(last)
+    which = np.searchsorted([tree.branches[i].start for i in path], positions, side="right") - 1
+    first_rows = np.array([tree.first_rows[i] - tree.branches[i].start for i in path])
+    return np.asarray(first_rows[which] + positions, np.int32)
 
 
 def make_batch(
-    prompts: Sequence[Prompt],
-    positions: Sequence[Positions] | None,
+    requests: Sequence[Request],
     tokenizer: TextTokenizer,
     config: ModelConfig,
     check_scratch: Callable[[int], None],
+    *,
+    share_prefixes: bool,
 ) -> Batch:
-    """Tokenize and check prompts, and the positions that are wanted of each.
+    """Tokenize and check prompts, and what is wanted of each.
 
-    ``check_scratch`` gets the bytes that the tokenizer takes for a text that it must see whole, and may refuse them.
+    ``check_scratch`` gets the bytes that the tokenizer takes for a text that it must see whole, and may refuse them. With
+    ``share_prefixes`` what prompts begin with alike is computed once.
 
     Raises:
         PromptError: the message says which prompt, what is wrong with it and what the limit is.
 
     """
-    if isinstance(prompts, str | np.ndarray):
-        raise PromptError("prompts must be a list of texts or of id sequences; one prompt goes to prefill()")
-    if not prompts:
+    if not requests:
         raise PromptError("there is no prompt")
-    if positions is not None and len(positions) != len(prompts):
-        raise PromptError(f"there are {len(prompts)} prompts, but positions for {len(positions)}")
     ids: list[np.ndarray] = []
-    chosen: list[list[int] | None] = []
-    for i, prompt in enumerate(prompts):
-        which = "the prompt" if len(prompts) == 1 else f"prompt {i}"
+    chosen: list[Sequence[int] | None] = []
+    wanted: list[Wanted] = []
+    for i, request in enumerate(requests):
+        which = "the prompt" if len(requests) == 1 else f"prompt {i}"
+        prompt = request.prompt
         if isinstance(prompt, str):
             prompt = tokenizer.ids(prompt, config.context, which, check_scratch)
         ids.append(_token_ids(prompt, which, config))
-        if positions is not None:
-            chosen.append(_check_positions(positions[i], len(ids[-1]), which))
-    return Batch.of(ids, chosen or None)
+        chosen.append(_check_positions(request.positions, len(ids[-1]), which))
+        count = 1 if chosen[-1] is None else len(chosen[-1])
+        wanted.append(check_wanted(request.wanted, count, config.vocabulary, which))
+    return Batch.of(ids, chosen, wanted, [_side(len(each), config) for each in ids] if share_prefixes else None)
 
 
-def _token_ids(prompt: Sequence[int] | np.ndarray, which: str, config: ModelConfig) -> np.ndarray:
+def _side(tokens: int, config: ModelConfig) -> int:
+    """LongRoPE rotates the keys of prompts beyond the original context in another way, from the first token on."""
+    rope = config.attention.rope
+    return int(rope.scaling == "longrope" and tokens > rope.original_context)
+
+
+def _token_ids(prompt: Prompt, which: str, config: ModelConfig) -> np.ndarray:
     try:
         ids = np.asarray(prompt)
     except (ValueError, OverflowError, RecursionError) as error:
@@ -163,9 +211,13 @@ def _token_ids(prompt: Sequence[int] | np.ndarray, which: str, config: ModelConf
     return ids.astype(np.int32)
 
 
-def _check_positions(positions: Positions, tokens: int, which: str) -> list[int] | None:
+def _check_positions(positions: Positions | str, tokens: int, which: str) -> Sequence[int] | None:
     if positions is None:
         return None
+    if isinstance(positions, str):
+        if positions != ALL:
+            raise PromptError(f"positions of {which} must be whole numbers, {ALL!r} or None, found {positions!r}")
+        return range(tokens)
     try:
         # True and False are whole numbers too: a mask was meant.
         chosen = [_no_flag(operator.index(position), position) for position in positions]

@@ -25,7 +25,7 @@ class Device(Protocol):
     :meth:`experts` any number of times, :meth:`end_experts`; then :meth:`final_norm`, and :meth:`head` for each head page.
     A sweep that fails stops anywhere in it, and the next one begins anew. Calls come from one thread at a time.
 
-    T tokens of a batch, W positions whose logits are wanted. Up to the last layer's attention all T rows are computed,
+    T tokens of a batch, W wanted positions. Up to the last layer's attention all T rows are computed,
     behind it W rows.
     """
 
@@ -72,13 +72,17 @@ class Device(Protocol):
         """All experts of the layer have been computed."""
 
     def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        """Take the weights, float32 [hidden], that normalise wanted rows for the head; the bias of a layer norm."""
+        """Normalise wanted rows for the head, and keep those that are wanted as they are; weights float32 [hidden], and the
+        bias of a layer norm.
+        """
 
     def release(self) -> None:
         """Forget the arrays of the last sweep."""
 
     def head(self, spec: PageSpec, address: int) -> None:
-        """Compute float32 logits [W, rows] of rows [spec.first, spec.first + spec.count) of the vocabulary."""
+        """Compute the logits of ids [spec.first, spec.first + spec.count) for the wanted rows that need them, and give them to
+        a :class:`~estream.engine.reduction.HeadReduction` over ``activations.head``.
+        """
 
 
 class LoadedDevice(Device, Protocol):
@@ -91,6 +95,10 @@ class LoadedDevice(Device, Protocol):
     @property
     def threads(self) -> int:
         """Threads of this process that compute."""
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """Whether it computes what prompts begin with alike once: batches with branches (:mod:`~estream.engine.prefixes`)."""
 
     @property
     def emulated(self) -> bool:

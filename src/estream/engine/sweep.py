@@ -11,6 +11,7 @@ import numpy as np
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import Device
+from estream.engine.head import HeadArrays
 from estream.engine.pager import Pager
 from estream.engine.reads import Reads
 from estream.engine.schedule import PrefetchStats
@@ -33,11 +34,11 @@ class Embedding(Protocol):
 
 @dataclass(frozen=True)
 class SweepResult:
-    """``logits`` float32 [wanted, vocabulary] lie in the arena until the next sweep. Times in seconds: ``compute_s`` inside
+    """The answers of the ``head`` lie in the arena until the next sweep. Times in seconds: ``compute_s`` inside
     the device, ``stall_s`` waiting for reads. ``unused_bytes`` were read ahead of the routing for experts without tokens.
     """
 
-    logits: np.ndarray
+    head: HeadArrays
     compute_s: float
     stall_s: float
     unused_bytes: int
@@ -100,14 +101,14 @@ class Sweep:
                 look_at("the embedding")
             self._device.begin_sweep(batch, activations)
             self._run_layers(look_at)
-            self._run_head()
+            self._run_head(plan)
             prefetch = self._pager.prefetch_stats
             self._pager.end()
         except BaseException:
             self._pager.abort()
             raise
         spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
-        return SweepResult(activations.logits, *spent, self._pager.unused_bytes, prefetch, _stack(self._counts))
+        return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch, _stack(self._counts))
 
     def _run_layers(self, look_at: Callable[[str], None] | None) -> None:
         # A router that named experts to prefetch stays in the arena until its own layer routes.
@@ -151,10 +152,12 @@ class Sweep:
                     self._device.experts([(page.spec, address) for page, address in zip(run, addresses, strict=True)])
             pages = pages[len(run) :]
 
-    def _run_head(self) -> None:
+    def _run_head(self, plan: SweepPlan) -> None:
         """Slice by slice, for the wanted positions."""
         self._device.final_norm(*self._final_norm)
         for page in self._head:
+            if not plan.shape.head.reads(page.spec.first, page.spec.count):
+                continue
             with self._pager.page(page) as address, self._computing(page):
                 self._device.head(page.spec, address)
 

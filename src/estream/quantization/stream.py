@@ -1,7 +1,5 @@
 """Runs the calibration text through a model page by page, with the kernels of a sweep, all windows in one batch."""
 
-from dataclasses import replace
-
 import numpy as np
 from msgspec import structs
 
@@ -9,6 +7,7 @@ from estream.devices.cpu.activations import ActivationPlan, ActivationSizes, Qua
 from estream.devices.cpu.device import CpuDevice
 from estream.engine.batch import Batch
 from estream.engine.routing import RoutingLists
+from estream.engine.wanted import Hidden
 from estream.errors import OptionError
 from estream.host import limits
 from estream.host.sizes import format_bytes
@@ -39,8 +38,7 @@ class TextStream:
         # The device computes only the wanted tokens in the last layer. One more layer, so that it computes all tokens.
         self._config = structs.replace(config, layers=config.layers + 1)
         self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
-        batch = Batch.of(windows)
-        batch = replace(batch, wanted=batch.wanted[:1], wanted_counts=(1,) + (0,) * (len(windows) - 1))
+        batch = Batch.of(windows, wanted=[Hidden()] * len(windows))
         sizes = ActivationSizes(self._config, quantization, batch.shape, float_activations, self._device.kv_element_bytes)
         plan = ActivationPlan(sizes)
         _check_memory(plan.bytes, batch.tokens)

@@ -10,6 +10,7 @@ import numpy as np
 from estream import _native
 from estream.engine.activations import Carver
 from estream.engine.batch import BatchShape
+from estream.engine.head import HeadArrays
 from estream.host.sizes import round_up
 from estream.models.config import DeltaConfig, LatentConfig, ModelConfig
 from estream.package.layout import Quantization
@@ -17,6 +18,8 @@ from estream.package.parts import SIMD_WIDTH, group_for
 
 #: Tokens that attention and the router work on at once.
 CHUNK = 512
+#: Rows that a head page is multiplied with at once, and the most logits that they may have: these exist until they are reduced.
+HEAD_ROWS, _HEAD_LOGITS = 256, 4 << 20
 #: Tokens of one MLP whose intermediate activations exist at once.
 EXPERT_ROWS = 256
 
@@ -65,8 +68,10 @@ class ActivationSizes:
         return self.batch.tokens
 
     @property
-    def wanted(self) -> int:
-        return self.batch.wanted
+    def head_logits(self) -> int:
+        """Logits of one head page that exist at once."""
+        columns = min(self.quantization.head_rows, self.config.vocabulary)
+        return columns * max(1, min(self.batch.head.rows, HEAD_ROWS, _HEAD_LOGITS // columns))
 
     @property
     def hidden(self) -> int:
@@ -141,7 +146,7 @@ class ActivationSizes:
 
 
 #: Makes one array of a sweep of these sizes.
-_Maker = Callable[[Carver, ActivationSizes], "np.ndarray | QuantizedArrays"]
+_Maker = Callable[[Carver, ActivationSizes], "np.ndarray | QuantizedArrays | HeadArrays"]
 
 
 def _made_by(maker: _Maker) -> Any:
@@ -172,7 +177,6 @@ class Activations:
     """The arrays of one batch, float32 where nothing else is said. ``..._normed`` exists with float activations alone."""
 
     residual: np.ndarray = _floats(lambda s: (s.tokens, s.hidden))
-    last_residual: np.ndarray = _floats(lambda s: (s.wanted, s.hidden))
     keys: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(s.config.attention.head_dim),))
     values: np.ndarray = _array(np.uint8, lambda s: (s.kv_bytes(round_up(s.config.attention.value_dim, SIMD_WIDTH)),))
     # Normalised rows of all tokens, for the experts; the choice of experts, and the weights of the shared expert.
@@ -207,6 +211,9 @@ class Activations:
     delta_rates: np.ndarray = _floats(lambda s: (s.chunk, 2 * s.delta.value_heads))
     delta_gates: np.ndarray = _floats(lambda s: (s.chunk, s.delta.value_width))
     delta_state: np.ndarray = _floats(lambda s: (s.delta.value_heads, s.delta.key_dim, s.delta.value_dim))
+    # What later branches of a prompt take back.
+    saved_conv: np.ndarray = _floats(lambda s: (s.batch.states, s.delta.conv_kernel_size - 1, s.delta.conv_dim))
+    saved_states: np.ndarray = _floats(lambda s: (s.batch.states, s.delta.value_heads, s.delta.key_dim, s.delta.value_dim))
     delta_read: np.ndarray = _floats(lambda s: (s.chunk, s.delta.value_width))
     delta_output: np.ndarray = _floats(lambda s: (s.chunk, s.padded(s.delta.value_width)))
     delta_output_quantized: QuantizedArrays = _quantized(lambda s: s.delta.value_width)
@@ -216,7 +223,9 @@ class Activations:
     mlp_scales: np.ndarray = _floats(lambda s: (s.expert_rows, s.most_mlp_groups))
     mlp_sums: np.ndarray = _array(np.int32, lambda s: (s.expert_rows, s.most_mlp_groups))
     expert_partial: np.ndarray = _floats(lambda s: (s.sliced_tokens, s.hidden))
-    logits: np.ndarray = _floats(lambda s: (s.wanted, s.config.vocabulary))
+    # The head: the logits of one page for some rows, and what is left of all pages.
+    head_logits: np.ndarray = _floats(lambda s: (s.head_logits,))
+    head: HeadArrays = _made_by(lambda take, s: HeadArrays.carve(take, s.batch.head, s.config.vocabulary, s.hidden))
 
     def mlp_scratch(self, columns: int, group: int) -> "tuple[np.ndarray, _native.Quantized]":
         """Room for the intermediate activations of an MLP page whose ``down`` has ``columns`` inputs."""

@@ -12,6 +12,9 @@ from estream.engine.batch import Batch
 from estream.models.config import ModelConfig
 from estream.models.rope import Rope
 
+#: Rows that are moved through memory of their own at once.
+_MOVED_ROWS = 64
+
 
 def cpu_attention(config: ModelConfig, linear: CpuLinear) -> "CpuAttention":
     """The kind of attention that the model has."""
@@ -20,20 +23,48 @@ def cpu_attention(config: ModelConfig, linear: CpuLinear) -> "CpuAttention":
 
 @dataclass(frozen=True)
 class Rows:
-    """Where some rows of a batch stand, the same in every layer: int32 [rows], and float32 [rows, rotated / 2]."""
+    """Where some rows of a batch stand, the same in every layer: as queries, and the float32 [rows, rotated / 2] cosines and
+    sines of their positions.
+    """
 
-    positions: np.ndarray
-    kv_starts: np.ndarray
-    kv_rows: np.ndarray
+    places: "_native.QueryPlaces"
     cosine: np.ndarray
     sine: np.ndarray
 
     @staticmethod
     def of(batch: Batch, angles: np.ndarray, rows: slice | np.ndarray) -> "Rows":
-        return Rows(batch.positions[rows], batch.kv_starts[rows], batch.kv_rows[rows], angles[0, rows], angles[1, rows])
+        keys = batch.key_layout
+        places = _native.QueryPlaces(batch.positions[rows], keys.sequences[rows], keys.blocks)
+        return Rows(places, angles[0, rows], angles[1, rows])
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.cosine)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Which rows of a chunk are stored as keys and values, and in which rows of those: each, some of them several times."""
+
+    rows: np.ndarray
+    to: np.ndarray
+
+    @staticmethod
+    def of(batch: Batch, chunk: slice) -> "Stored":
+        keys = batch.key_layout
+        again = slice(*np.searchsorted(keys.copied, [chunk.start, chunk.stop]).tolist())
+        rows = np.arange(chunk.stop - chunk.start, dtype=np.int32)
+        return Stored(
+            np.concatenate([rows, keys.copied[again] - np.int32(chunk.start)]),
+            np.concatenate([keys.rows[chunk], keys.copies[again]]),
+        )
+
+
+def keep_rows(residual: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Move rising ``rows`` of the residual to its beginning, where the others are no longer needed; returns them."""
+    for first in range(0, len(rows), _MOVED_ROWS):
+        some = rows[first : first + _MOVED_ROWS]
+        residual[first : first + len(some)] = residual[some]
+    return residual[: len(rows)]
 
 
 class CpuAttention(ABC):
@@ -65,7 +96,7 @@ class CpuAttention(ABC):
         activations.values.fill(0)
         self._rope.angles(batch.positions, batch.prompt_lengths, *activations.angles)
         chunks = (slice(first, min(first + CHUNK, batch.tokens)) for first in range(0, batch.tokens, CHUNK))
-        self._chunks = [(chunk, Rows.of(batch, activations.angles, chunk)) for chunk in chunks]
+        self._chunks = [(each, Rows.of(batch, activations.angles, each), Stored.of(batch, each)) for each in chunks]
 
     def release(self) -> None:
         """Forget the arrays of the last sweep."""
@@ -74,33 +105,32 @@ class CpuAttention(ABC):
     def run(self, page: BoundPage, last: bool) -> np.ndarray:
         """Add a layer's attention to the residual; returns the rows that go on: in the ``last`` layer the wanted ones."""
         a = self._a
-        for chunk, rows in self._chunks:
+        for chunk, rows, stored in self._chunks:
             self._linear.inputs(page, a.residual[chunk], a)
-            self._store(page, rows)
+            self._store(page, rows, stored)
             if not last:
                 self._attend(page, rows, a.residual[chunk])
         if not last:
             return a.residual
-        wanted, residual = self._batch.wanted, a.last_residual
-        np.take(a.residual, wanted, axis=0, out=residual)
+        wanted = np.sort(self._batch.wanted)
+        residual = keep_rows(a.residual, wanted)
         for first in range(0, len(wanted), CHUNK):
             rows = Rows.of(self._batch, a.angles, wanted[first : first + CHUNK])
             self._linear.inputs(page, residual[first : first + CHUNK], a)
             self._attend(page, rows, residual[first : first + CHUNK])
         return residual
 
-    def _store(self, page: BoundPage, rows: Rows) -> None:
+    def _store(self, page: BoundPage, rows: Rows, stored: Stored) -> None:
         keys, values = self.keys_and_values(page, rows)
-        shape, a = self._shapes[self._attention.sliding_window_of(page.spec.layer)], self._a
-        self._native.store_key_values(shape, keys, values, rows.kv_rows, a.keys, a.values, self._batch.kv_capacity)
+        shape, a, capacity = self._shapes[self._attention.sliding_window_of(page.spec.layer)], self._a, self._batch.kv_capacity
+        self._native.store_key_values(shape, keys, values, stored.rows, stored.to, a.keys, a.values, capacity)
 
     def _attend(self, page: BoundPage, rows: Rows, residual: np.ndarray) -> None:
         a, attended = self._a, self._a.attended[: len(rows)]
         self._native.attention(
             self._shapes[self._attention.sliding_window_of(page.spec.layer)],
             self.queries(page, rows),
-            rows.positions,
-            rows.kv_starts,
+            rows.places,
             a.keys,
             a.values,
             self._batch.kv_capacity,

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from estream import _native
-from estream.devices.cpu.activations import CHUNK, Activations
+from estream.devices.cpu.activations import Activations
 from estream.devices.cpu.attention import cpu_attention
 from estream.devices.cpu.gated_delta import DeltaAttention
+from estream.devices.cpu.head import CpuHead
 from estream.devices.cpu.mlp import CpuMlp
 from estream.devices.cpu.page import BoundPage, CpuLinear
 from estream.engine.activations import SweepArrays
@@ -30,6 +31,7 @@ class CpuDevice:
         self._attention = cpu_attention(config, self._linear)
         self._delta = DeltaAttention(config, self._linear) if config.attention.delta else None
         self._mlp = CpuMlp(config, self._linear)
+        self._head = CpuHead(config, self._linear)
 
     @property
     def name(self) -> str:
@@ -58,6 +60,10 @@ class CpuDevice:
         return (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
     @property
+    def shares_prefixes(self) -> bool:
+        return True
+
+    @property
     def emulated(self) -> bool:
         return False
 
@@ -81,10 +87,11 @@ class CpuDevice:
         if self._delta:
             self._delta.begin(batch, activations)
         self._mlp.begin(activations)
+        self._head.begin(batch, activations)
 
     def release(self) -> None:
         del self._a, self._residual
-        for part in (self._attention, self._delta, self._mlp):
+        for part in (self._attention, self._delta, self._mlp, self._head):
             if part is not None:
                 part.release()
 
@@ -111,17 +118,10 @@ class CpuDevice:
         self._mlp.end_experts()
 
     def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
-        self._final_norm = weight, bias
-
-    def head(self, spec: PageSpec, address: int) -> None:
-        a, page, (weight, bias) = self._a, BoundPage(spec, address), self._final_norm
         norm = _native.Norm(
             weight.ctypes.data, 0 if bias is None else bias.ctypes.data, self._config.hidden, self._config.norm_eps
         )
-        for first in range(0, len(self._residual), CHUNK):
-            rows = self._residual[first : first + CHUNK]
-            self._linear.normalise(rows, norm, (a.normed, a.normed_quantized))
-            out = a.logits[first : first + len(rows), spec.first : spec.first + spec.count]
-            self._linear.project(page, "head", (a.normed, a.normed_quantized), out)
-            if self._config.logits_factor != 1.0:
-                out *= np.float32(self._config.logits_factor)
+        self._head.normalise(self._residual, norm)
+
+    def head(self, spec: PageSpec, address: int) -> None:
+        self._head.page(BoundPage(spec, address))

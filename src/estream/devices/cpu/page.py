@@ -60,7 +60,12 @@ class CpuLinear:
 
     def project(self, page: BoundPage, name: str, x: Inputs, out: np.ndarray, *, add: bool = False) -> None:
         """``out`` = x . matrix ``name`` + its bias; or that, times the model's residual factor, added to ``out``."""
+        self.multiply(page, name, x[0][: len(out)] if self.exact else x[1].rows(0, len(out)), out, add=add)
+
+    def multiply(
+        self, page: BoundPage, name: str, rows: "np.ndarray | _native.Quantized", out: np.ndarray, *, add: bool = False
+    ) -> None:
+        """The same of given rows, of which there are as many as of ``out``."""
         part = page.spec.layout.matrix(name)
-        rows = x[0][: len(out)] if self.exact else x[1].rows(0, len(out))
         bias, factor = page.floats(f"{name}_bias"), self.config.residual_factor
         self.native.matmul(native_matrix(part), page.address + part.offset, rows, out, add, bias, factor)

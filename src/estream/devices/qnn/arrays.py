@@ -7,6 +7,7 @@ import numpy as np
 
 from estream.engine.activations import ALIGNMENT, Carver
 from estream.engine.batch import BatchShape
+from estream.engine.head import HeadArrays, HeadShape
 from estream.host.sizes import round_up
 from estream.models.config import ModelConfig
 from estream.package.npu import graph_specs
@@ -114,7 +115,7 @@ class NpuArrays:
 
     memory: np.ndarray  # uint8, all of them
     residual: np.ndarray  # float32 [tokens, hidden], the embedding rows; its memory becomes that of the windows
-    logits: np.ndarray  # float32 [W, vocabulary]
+    head: HeadArrays
     high: np.ndarray  # [G * T, hidden], and so low
     low: np.ndarray
     deltas: np.ndarray  # [G + 1, T + spare, hidden]
@@ -134,16 +135,16 @@ class NpuArrays:
 
 @dataclass(frozen=True)
 class NpuPlan:
-    """The arrays for a batch of ``tokens`` rows, of which ``wanted`` reach the head."""
+    """The arrays for a batch of ``tokens`` rows, and what the ``head`` leaves of it."""
 
     config: ModelConfig
     shapes: NpuShapes
     tokens: int
-    wanted: int
+    head: HeadShape
 
     @staticmethod
     def of(config: ModelConfig, shapes: NpuShapes, batch: BatchShape) -> "NpuPlan":
-        return NpuPlan(config, shapes, batch.tokens, batch.wanted)
+        return NpuPlan(config, shapes, batch.tokens, batch.head)
 
     @property
     def groups(self) -> int:
@@ -187,7 +188,7 @@ class NpuPlan:
         return NpuArrays(
             memory=memory,
             residual=memory[: 4 * self.tokens * hidden].view(np.float32).reshape(-1, hidden),
-            logits=take(np.float32, self.wanted, self.config.vocabulary),
+            head=HeadArrays.carve(take, self.head, self.config.vocabulary, hidden),
             high=take(half, groups * rows, hidden),
             low=take(half, groups * rows, hidden),
             deltas=take(half, groups + 1, rows + spare, hidden),

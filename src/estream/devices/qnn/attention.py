@@ -57,7 +57,7 @@ class AttentionSweep:
             spec: the attention page of the layer.
             address: where it lies.
             deltas: what the last layer's MLPs add.
-            wanted: rows that are computed, int32, rising; the others of their chunks are computed too. None for all rows.
+            wanted: rows that are computed, int32; the others of their chunks are computed too. None for all rows.
 
         """
         graphs, chunk_rows = self._graphs, self._graphs.chunk

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from estream import _native
 from estream.devices.qnn import target
 from estream.devices.qnn.arrays import NpuArrays, NpuPlan
 from estream.devices.qnn.attention import AttentionGraphs, AttentionSweep
@@ -18,6 +19,7 @@ from estream.devices.qnn.toolchain import SOCS
 from estream.engine.activations import SweepArrays
 from estream.engine.batch import Batch
 from estream.engine.device import LentPage
+from estream.engine.reduction import HeadReduction
 from estream.engine.routing import RoutingLists
 from estream.errors import OptionError
 from estream.package.layout import PageSpec
@@ -25,6 +27,8 @@ from estream.package.npu.pages import page_layout
 from estream.package.package import Package
 
 _ROUNDS = 5
+#: Rows whose final norm is computed on the host at once.
+_HIDDEN_ROWS = 64
 #: In a forked child the runtime's threads are gone, and its destructors would wait for them: what is here stays for good.
 _ABANDONED: list[object] = []
 
@@ -39,6 +43,7 @@ class _Sweep:
     mlps: MlpSweep
     layer: LayerMlps
     rows: int
+    reduction: HeadReduction
 
 
 class QnnDevice:
@@ -72,6 +77,8 @@ class QnnDevice:
         self._mlps = MlpGraphs.of(self._config, self._shapes, self._graphs, self._tiles())
         self._head = self._graphs.named("head")
         self._count = TileCount()
+        # Of one thread, the caller's: it starts none.
+        self._host = _native.CpuDevice(1)
 
     def _tiles(self) -> tuple[Tile, ...]:
         """The tiles of experts. A real NPU is timed; the emulator is not, so its tiles have written costs."""
@@ -93,6 +100,10 @@ class QnnDevice:
     @property
     def threads(self) -> int:
         return 0
+
+    @property
+    def shares_prefixes(self) -> bool:
+        return False
 
     @property
     def emulated(self) -> bool:
@@ -136,7 +147,8 @@ class QnnDevice:
         NpuPlan.of(self._config, self._shapes, batch.shape).begin(activations)
         mlps = MlpSweep(self._mlps, activations)
         attention = AttentionSweep(self._attention, batch, activations)
-        self._sweep = _Sweep(activations, batch, attention, mlps, mlps.nothing_routed(), batch.tokens)
+        reduction = HeadReduction(batch.head, activations.head, self._host)
+        self._sweep = _Sweep(activations, batch, attention, mlps, mlps.nothing_routed(), batch.tokens, reduction)
         self._count = mlps.tiles
 
     def release(self) -> None:
@@ -173,12 +185,20 @@ class QnnDevice:
 
     def final_norm(self, weight: np.ndarray, bias: np.ndarray | None) -> None:
         assert bias is None
-        self._sweep.arrays.final_norm[...] = weight
+        sweep, a = self._sweep, self._sweep.arrays
+        a.final_norm[...] = weight
+        rows = sweep.reduction.plan.hidden_rows
+        for first in range(0, len(rows), _HIDDEN_ROWS):
+            some = rows[first : first + _HIDDEN_ROWS]
+            deltas = np.stack([sweep.mlps.deltas.rows(row)[0] for row in some.tolist()])
+            x = a.high[some].astype(np.float32) + a.low[some] + deltas
+            x *= weight / np.sqrt(np.square(x).mean(axis=1, keepdims=True) + np.float32(self._config.norm_eps))
+            sweep.reduction.take_hidden(first, x)
 
     def head(self, spec: PageSpec, address: int) -> None:
         sweep, a, step = self._sweep, self._sweep.arrays, self._shapes.head.rows
         self._head.bind_page(page_layout(self._shapes, "head"), address)
-        for first in range(0, sweep.rows, step):
+        for first in range(0, sweep.reduction.plan.shape.rows, step):
             self._head.run(
                 high=a.high[first:],
                 low=a.low[first:],
@@ -186,8 +206,8 @@ class QnnDevice:
                 final_norm=a.final_norm,
                 logits=a.head_logits,
             )
-            part = slice(first, min(first + step, sweep.rows))
-            a.logits[part, spec.first : spec.first + spec.count] = a.head_logits[: part.stop - first, : spec.count]
+            rows = min(step, sweep.reduction.plan.shape.rows - first)
+            sweep.reduction.take(first, spec.first, np.ascontiguousarray(a.head_logits[:rows, : spec.count]))
 
 
 def time_graph(graph: Graph) -> float:
