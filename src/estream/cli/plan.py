@@ -169,7 +169,7 @@ def _explain(plan: Plan) -> None:
 
 
 def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> None:
-    rows = [(budget, *plan.predictions) for budget, plan in sweep_budgets(ready, tokens)]
+    rows = [(budget, plan.predictions[0], plan.predictions[1]) for budget, plan in sweep_budgets(ready, tokens)]
     if plot:
         draw_budgets([(b, p.estimate.ttft_s, p.repeat_ttft_s or 0.0) for b, p, _ in rows if p.estimate], tokens, plot)
     if as_json:
