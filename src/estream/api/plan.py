@@ -8,7 +8,7 @@ from typing import Any
 from estream.configurator.configure import profile_for
 from estream.configurator.explain import Explained, explain
 from estream.configurator.profile import Profile, read_profile
-from estream.configurator.prompt_lengths import reported_tokens, searched_shapes
+from estream.configurator.prompt_lengths import SHORT_TOKENS, reported_tokens, searched_shapes
 from estream.configurator.search import SearchResult, choose
 from estream.configurator.simulate import Simulator, SweepEstimate
 from estream.configurator.use_store import learned_use
@@ -214,7 +214,10 @@ def plan(
 
 
 def sweep_budgets(ready: Planner, tokens: int, steps: int = 12) -> list[tuple[int, Plan]]:
-    """Plans for budgets from the floor of this prompt length to where everything stays in memory, evenly on a log scale."""
+    """Plans for budgets from the floor of this prompt length to where everything stays in memory, evenly on a log scale.
+
+    Each estimates this length first, then a short prompt.
+    """
     low = ready.memory(1 << 50).floor(BatchShape.of_prompt(tokens)).bytes
     tape = ready.package.manifest.tape
     everything = sum(p.padded_bytes for p in tape)
@@ -223,7 +226,7 @@ def sweep_budgets(ready: Planner, tokens: int, steps: int = 12) -> list[tuple[in
     for step in range(steps):
         budget = round(low * (high / low) ** (step / (steps - 1)))
         try:
-            found.append((budget, ready.plan(budget, [tokens])))
+            found.append((budget, ready.plan(budget, [tokens, min(tokens, SHORT_TOKENS)])))
         except BudgetError:
             continue
     return found

@@ -169,22 +169,31 @@ def _explain(plan: Plan) -> None:
 
 
 def _budgets(ready: Planner, tokens: int, plot: Path | None, as_json: bool) -> None:
-    rows = [(budget, plan.predictions[0]) for budget, plan in sweep_budgets(ready, tokens)]
+    rows = [(budget, plan.predictions[0], plan.predictions[1]) for budget, plan in sweep_budgets(ready, tokens)]
     if plot:
-        draw_budgets([(b, p.estimate.ttft_s, p.repeat_ttft_s or 0.0) for b, p in rows if p.estimate], tokens, plot)
+        draw_budgets([(b, p.estimate.ttft_s, p.repeat_ttft_s or 0.0) for b, p, _ in rows if p.estimate], tokens, plot)
     if as_json:
         facts: dict[str, Any] = {"package": str(ready.package.path), "prompt_tokens": tokens}
-        print_json(facts | {"budgets": [{"budget_bytes": budget} | p.to_json() for budget, p in rows]})
+        budgets = [{"budget_bytes": budget} | p.to_json() | {"short": short.to_json()} for budget, p, short in rows]
+        print_json(facts | {"budgets": budgets})
         return
-    longest = max(p.repeat_ttft_s or 0.0 for _, p in rows)
+    longest = max(p.repeat_ttft_s or 0.0 for _, p, _ in rows)
     cells = []
-    for budget, p in rows:
+    for budget, p, short in rows:
         if (r := p.estimate) is not None and p.repeat_ttft_s is not None:
             bar = "#" * max(1, round(_BAR * p.repeat_ttft_s / longest))
             limit = "reading" if r.limit == "read" else "computing"
-            times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", format_bytes(r.peak_bytes))
+            times = (f"{r.ttft_s:.2f} s", f"{p.repeat_ttft_s:.2f} s", *_short_times(short), format_bytes(r.peak_bytes))
             cells.append((format_bytes(budget), *times, limit, bar))
-    say(f"{ready.package.path}, {tokens} tokens, predicted on {ready.profile.name}")
-    print_table(("budget", "TTFT", "again", "peak memory", "limit", "again, drawn"), cells, left=("limit", "again, drawn"))
+    short_tokens = rows[0][2].prompt_tokens
+    say(f"{ready.package.path}, {tokens} tokens, and {short_tokens}, predicted on {ready.profile.name}")
+    columns = ("budget", "TTFT", "again", f"{short_tokens} tokens", "again", "peak memory", "limit", "again, drawn")
+    print_table(columns, cells, left=("limit", "again, drawn"))
     if plot:
         say(f"{plot}: drawn")
+
+
+def _short_times(short: PromptEstimate) -> tuple[str, str]:
+    if short.estimate is None or short.repeat_ttft_s is None:
+        return "-", "-"
+    return f"{short.estimate.ttft_s:.2f} s", f"{short.repeat_ttft_s:.2f} s"

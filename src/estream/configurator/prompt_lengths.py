@@ -5,6 +5,8 @@ from estream.engine.memory import ModelMemory
 
 #: Tokens of the prompts that a configuration's cost is told for, where the user names none.
 SEARCHED_TOKENS = (16, 256, 1024)
+#: Tokens of a short prompt, such as most are.
+SHORT_TOKENS = 16
 #: Tokens of the prompts that no choice may make slower.
 JUDGED_TOKENS = (1, 16, 64, 256, 1024)
 #: Tokens of the prompts that a plan estimates, where the user names none.

@@ -22,13 +22,15 @@ from estream.host.sizes import MiB, round_up
 SEARCH_PAGES = 300
 #: Costs that differ by less than this are near-equal.
 NEAR = 0.02
+#: Times that differ by less are equal.
+_EQUAL = 1e-9
 #: A prompt that gains less by what is kept gains nothing.
 _WORTHWHILE = 0.005
 #: Rates that differ by less than this are equal as far as a short measurement can tell.
 _NEAR_RATE = 0.06
 #: A budget that leaves room for anything.
 _AMPLE = 1 << 50
-_RINGS = (32 * MiB, 64 * MiB, 128 * MiB, 256 * MiB, 512 * MiB, 1024 * MiB)
+_RINGS = tuple(n * MiB for n in (32, 48, 64, 96, 128, 192, 256, 384, 512, 1024))
 #: Between these expected shares of used experts it is simulated whether to read ahead of the routing.
 _DOUBT = (0.75, 0.99)
 
@@ -63,25 +65,45 @@ def choose(
 ) -> SearchResult:
     """Search stage by stage: request and lanes by the storage curve, then the ring, then which experts are read ahead.
 
-    The ring is the smallest with which no judged prompt, short or long, is simulated to be slower by more than ``NEAR`` than
-    with any other. The cost of a configuration is the mean, over ``shapes``, of TTFT on a fresh model and on one used before.
+    The cost of a configuration is the mean, over ``shapes``, of TTFT on a fresh model and on one used before.
     ``given`` are values that the user has set. Deterministic.
     """
     start = Configuration(**Configuration().to_json() | reading(profile, memory) | dict(given))
     # Nothing here may depend on the budget.
     ample = Simulator(replace(memory, budget_bytes=_AMPLE), profile, SEARCH_PAGES, use)
-    rings = [given["ring_bytes"]] if "ring_bytes" in given else _rings(memory)
-    ring = _least_ring(ample, replace(start, pinned_bytes=0), rings)
-    share = read_ahead_chance(ample, replace(start, ring_bytes=ring, pinned_bytes=0))
+    rings = [given["ring_bytes"]] if "ring_bytes" in given else _rings(ample, replace(start, pinned_bytes=0))
+    share = read_ahead_chance(ample, replace(start, ring_bytes=rings[-1], pinned_bytes=0))
     here = Simulator(memory, profile, SEARCH_PAGES, use)
-    best = replace(start, ring_bytes=given.get("ring_bytes", _within(memory, ring)), read_ahead_chance=share)
-    if "pinned_bytes" not in given and not _keeping_pays(here, best):
+    room = memory.arena_bytes - memory.plan_arrays(BatchShape.of_prompt(1)).bytes
+    ring = max((r for r in rings if r <= room), default=rings[0])
+    best = replace(start, ring_bytes=ring, read_ahead_chance=share)
+    # A smaller ring leaves no room for pages: the next larger one would have less.
+    if "pinned_bytes" not in given and (ring < rings[-1] or not _keeping_pays(here, best)):
         best = replace(best, pinned_bytes=0)
     cost = _Cost(here, shapes)
     chosen = cost.of(best)
-    others = {_within(memory, r) for r in rings if "ring_bytes" not in given} - {chosen.configuration.ring_bytes}
-    candidates = [cost.of(replace(chosen.configuration, ring_bytes=r)) for r in sorted(others)]
-    return SearchResult(chosen, min(candidates, key=_order, default=None), cost.tried)
+    others = [cost.of(replace(best, ring_bytes=r)) for r in rings if r <= room and r != ring]
+    return SearchResult(chosen, min(others, key=_order, default=None), cost.tried)
+
+
+def _rings(ample: Simulator, start: Configuration) -> list[int]:
+    """Rising sizes of the ring, each at least as fast as those before it for every judged prompt, short or long.
+
+    The last one is the smallest with which none of them is slower by more than ``NEAR`` than with any larger one.
+    """
+    smallest, shapes = round_up(ample.memory.smallest_ring, 2 * MiB), judged_shapes(ample.memory)
+
+    def times(ring: int) -> list[float]:
+        return [ample.estimate(replace(start, ring_bytes=ring), shape).ttft_s for shape in shapes]
+
+    chain = [(smallest, times(smallest))]
+    for ring in (r for r in _RINGS if r > smallest):
+        found, least = times(ring), chain[-1][1]
+        if all(t <= best * (1 + _EQUAL) for t, best in zip(found, least, strict=True)):
+            chain.append((ring, [min(pair) for pair in zip(found, least, strict=True)]))
+    best = chain[-1][1]
+    near = [all(t <= b * (1 + NEAR) for t, b in zip(found, best, strict=True)) for _, found in chain]
+    return [ring for ring, _ in chain[: near.index(True) + 1]]
 
 
 def _keeping_pays(simulator: Simulator, configuration: Configuration) -> bool:
@@ -92,27 +114,6 @@ def _keeping_pays(simulator: Simulator, configuration: Configuration) -> bool:
         return again < first * (1 - _WORTHWHILE)
 
     return any(gain(shape) for shape in judged_shapes(simulator.memory) if simulator.memory.fits(shape))
-
-
-def _within(memory: ModelMemory, ring: int) -> int:
-    """As much of the ring as the budget has room for beside a short prompt."""
-    room = memory.arena_bytes - memory.plan_arrays(BatchShape.of_prompt(1)).bytes
-    return max(round_up(memory.smallest_ring, 2 * MiB), min(ring, room // (2 * MiB) * 2 * MiB))
-
-
-def _rings(memory: ModelMemory) -> list[int]:
-    smallest = round_up(memory.smallest_ring, 2 * MiB)
-    return sorted({smallest, *(r for r in _RINGS if r > smallest)})
-
-
-def _least_ring(ample: Simulator, start: Configuration, rings: Sequence[int]) -> int:
-    """The smallest ring with which every judged prompt is nearly as fast as with the best one for it."""
-    if len(rings) == 1:
-        return rings[0]
-    shapes = judged_shapes(ample.memory)
-    times = {r: [ample.estimate(replace(start, ring_bytes=r), shape).ttft_s for shape in shapes] for r in rings}
-    best = [min(row) for row in zip(*times.values(), strict=True)]
-    return next(r for r in rings if all(t <= b * (1 + NEAR) for t, b in zip(times[r], best, strict=True)) or r == rings[-1])
 
 
 def reading(profile: Profile, memory: ModelMemory) -> dict[str, int]:

@@ -7,6 +7,7 @@ for those is taken from the pinned pages that are worth least; a short one after
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -191,15 +192,26 @@ class ModelMemory:
         if everything <= min(size - least, allowed):
             offsets = {p.index: p.offset for p in tape}
             return ArenaPlan(size, offsets, everything, ring, self.smallest_ring, everything_pinned=True)
-        room = min(size - least - ring, allowed)
+        kept = _fitting(_by_worth(tape, chances), min(size - least - ring, allowed))
+        # Those that a long prompt leaves alone come first. Each part lies in tape order, so that neighbours are read together.
+        long = round_up(self.planned_activations, _HUGE_PAGE)
+        surest = _fitting(kept, size - long - ring)
         pinned: dict[int, int] = {}
         offset = 0
-        for page in _by_worth(tape, chances):
-            if offset + page.padded_bytes > room:
-                break
+        for page in (*sorted(surest, key=_index), *sorted(kept[len(surest) :], key=_index)):
             pinned[page.index] = offset
             offset += page.padded_bytes
         return ArenaPlan(size, pinned, offset, ring, self.smallest_ring)
+
+
+def _index(page: Page) -> int:
+    return page.index
+
+
+def _fitting(pages: Sequence[Page], room: int) -> list[Page]:
+    """The first pages that fit."""
+    ends = accumulate(page.padded_bytes for page in pages)
+    return [page for page, end in zip(pages, ends, strict=True) if end <= room]
 
 
 def _by_worth(tape: Sequence[Page], chances: np.ndarray | None) -> list[Page]:

@@ -16,6 +16,8 @@ from estream.package.manifest import Page
 
 #: Where this part of the experts that will be used is read ahead of the routing, nothing need be named early.
 COVERED = 0.5
+#: What is used with this chance is taken for sure.
+_CERTAIN = 0.98
 #: How much each layer changes the opinion that the layers before it gave.
 _NEWS = 0.5
 #: An opinion counts where it differs by so many powers of two.
@@ -155,11 +157,11 @@ class ReadCursor:
             self._next += 1
 
     def is_guess(self, page: Page) -> bool:
-        """Whether nobody knows yet that the page is needed, and others of its layer may be needed in its stead."""
-        layer = page.spec.layer
+        """Whether nobody knows yet that the page is needed, and it may turn out useless or others be needed in its stead."""
+        layer, chances = page.spec.layer, self.schedule.use.chances
         if page.spec.kind != "expert" or layer in self._routed:
             return False
-        return len(self._ahead_of(layer)) < len(self.schedule.use.chances[layer])
+        return chances[layer, page.spec.expert] < _CERTAIN or len(self._ahead_of(layer)) < len(chances[layer])
 
     def _wanted(self, page: Page) -> bool | None:
         spec = page.spec

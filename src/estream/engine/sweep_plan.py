@@ -69,11 +69,10 @@ def plan_sweep(setup: SweepSetup, shape: BatchShape, resident: Collection[int], 
     arrays, arena, config = setup.plan_arrays(shape), setup.arena, setup.config
     layout = divide_arena(arena, arrays.bytes)
     kept = frozenset(i for i in resident if arena.pinned[i] + setup.tape[i].padded_bytes <= layout.ring_offset)
-    whole = arena.everything_pinned and layout.ring_offset == arena.pinned_bytes
-    early = arena.pinned_bytes if whole else _early_head_bytes(setup, layout.ring_bytes, shape.wanted)
+    ring = layout.ring_bytes or arena.ring_bytes
+    early = _early_head_bytes(setup, ring, shape.wanted)
     tape = [p for p in setup.tape if p.spec.kind != "head" or shape.head.reads(p.spec.first, p.spec.count)]
     schedule = plan_reading(config, tape, kept, use, setup.configuration.read_ahead_chance, early)
-    ring = layout.ring_bytes or arena.ring_bytes
     return SweepPlan(shape, arrays, layout, kept, schedule, ring - ring // _KNOWN_SHARE)
 
 
