@@ -81,6 +81,10 @@ class ChatTemplate:
             what = f"{type(error).__name__}: {_line(error)}"
             raise PromptError(f"the chat template {shown(name)} fails with these messages ({what})") from error
 
+    def text(self, name: str | None = None) -> str:
+        """The template itself, by its name. Raises PromptError where there is none."""
+        return self._templates[self._choose(name, tools=False)]
+
     def _choose(self, name: Any, tools: bool) -> str:
         if not self._templates:
             raise PromptError(f"{self._package}: the checkpoint came without a chat template; give a plain prompt")

@@ -1,0 +1,1 @@
+"""estream inside other tools; each needs an extra of its own."""
