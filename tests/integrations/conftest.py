@@ -26,13 +26,14 @@ def packages() -> list[dict[str, str]]:
 
 @pytest.fixture(scope="session")
 def tasks(packages: list[dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of tasks: which section a package belongs to, its first 80 rows, and the perplexity of 20 descriptions."""
+    """A folder of tasks: which section a package belongs to, 200 short ones of them, and the perplexity of 20 descriptions."""
     folder = tmp_path_factory.mktemp("tasks")
     sections = sorted({row["section"] for row in packages})
     found = [
         {"description": row["description"], "sections": sections, "label": sections.index(row["section"])} for row in packages
     ]
-    for name, rows in (("all", found), ("some", found[:80]), ("few", found[:20])):
+    short = [row | {"description": row["description"][:160]} for row in found[::2]]
+    for name, rows in (("all", found), ("some", short), ("few", found[:20])):
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for name, rows in (("sections", "all"), ("some_sections", "some")):
         (folder / f"{name}.yaml").write_text(

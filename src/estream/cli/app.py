@@ -57,22 +57,22 @@ app.command("report")(report.report_command)
 app.command("doctor")(doctor.doctor_command)
 
 
-def run() -> int:
-    """Parse the options and run a command; returns the exit status."""
+def run(commands: typer.Typer = app, name: str = "estream") -> int:
+    """Parse the options and run one of the commands; returns the exit status. ``name`` is what they are called by."""
     logging.basicConfig(format="estream: %(message)s", level=logging.WARNING)
     logging.getLogger("estream").setLevel(logging.INFO)
     try:
-        status = app(standalone_mode=False)
+        status = commands(standalone_mode=False)
     except _UsageError as error:
         # Help is asked for by giving no arguments at all.
         if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)
             return _WRONG_USAGE
-        raise OptionError(_one_line(error)) from error
+        raise OptionError(_one_line(error, name)) from error
     return status if isinstance(status, int) else 0
 
 
-def _one_line(error: Any) -> str:
+def _one_line(error: Any, name: str) -> str:
     context = error.ctx
-    where = f"; 'estream {context.info_name} --help' tells more" if context is not None and context.parent else ""
+    where = f"; '{name} {context.info_name} --help' tells more" if context is not None and context.parent else ""
     return str(error.format_message()).rstrip(".") + where

@@ -57,7 +57,7 @@ class Results:
     def __init__(self, target: Target, settings: Any) -> None:
         """Raises OptionError as :meth:`Target.check`."""
         target.check()
-        self._target, self._settings = target, json.dumps(settings, sort_keys=True)
+        self._target, self._settings = target, settings_text(settings)
         self.skipped = 0
         self._file: BinaryIO | None = None
         self._done: Iterator[tuple[int, str]] | None = None
@@ -85,7 +85,7 @@ class Results:
         if found is None:
             self._done = None
             return True
-        if found != (row.index, self._key(row)):
+        if found != (row.index, key_of(row, self._settings)):
             raise OptionError(
                 f"{self._target.lines}: row {found[0]} was made of another input or with other settings than {row.where}; give "
                 "another --output"
@@ -95,12 +95,8 @@ class Results:
 
     def write(self, rows: Sequence[Row], values: Sequence[dict[str, Any]]) -> None:
         """Write results, and wait until they are on disk."""
-        lines = []
-        for row, found in zip(rows, values, strict=True):
-            known = {"index": row.index} | ({} if row.id is None else {"id": row.id}) | found
-            if self._file is not None and not self._target.temporary:
-                known["key"] = self._key(row)
-            lines.append(json.dumps(known, allow_nan=False) + "\n")
+        keys = self._file is not None and not self._target.temporary
+        lines = [line_of(row, each, self._settings if keys else None) for row, each in zip(rows, values, strict=True)]
         if self._file is None:
             sys.stdout.write("".join(lines))
             sys.stdout.flush()
@@ -113,26 +109,49 @@ class Results:
         """Make the form that was asked for. Raises OptionError where more is written than the input has."""
         if self._done is not None and next(self._done, None) is not None:
             raise OptionError(f"{self._target.lines}: has more rows than the input; give another --output")
-        lines, path = self._target.lines, self._target.path
+        lines = self._target.lines
         self.close()
-        if self._target.finish is None or lines is None or path is None or not lines.exists():
-            return
-        made = path.with_name(path.name + ".tmp")
-        try:
-            self._target.finish(lines, made)
-            with open(made, "rb") as file:
-                os.fsync(file.fileno())
-            made.replace(path)
-        finally:
-            made.unlink(missing_ok=True)
-        lines.unlink()
+        if self._target.finish is not None and lines is not None and lines.exists():
+            finish_lines(self._target, lines)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
-    def _key(self, row: Row) -> str:
-        return f"{checksum_of((self._settings + json.dumps(row.values, sort_keys=True, default=str)).encode()):016x}"
+
+def settings_text(settings: Any) -> str:
+    """Settings as the keys of rows take them."""
+    return json.dumps(settings, sort_keys=True)
+
+
+def key_of(row: Row, settings: str) -> str:
+    """A checksum of settings and row."""
+    return f"{checksum_of((settings + json.dumps(row.values, sort_keys=True, default=str)).encode()):016x}"
+
+
+def line_of(row: Row, value: dict[str, Any], settings: str | None) -> str:
+    """A row's result as a line, with its key where settings are given."""
+    known = {"index": row.index} | ({} if row.id is None else {"id": row.id}) | value
+    if settings is not None:
+        known["key"] = key_of(row, settings)
+    return json.dumps(known, allow_nan=False) + "\n"
+
+
+def finish_lines(target: Target, lines: Path) -> None:
+    """Make the file that was asked for of all JSON lines, which then are gone."""
+    assert target.path is not None
+    made = target.path.with_name(target.path.name + ".tmp")
+    try:
+        if target.finish is None:
+            lines.replace(made)
+        else:
+            target.finish(lines, made)
+        with open(made, "rb") as file:
+            os.fsync(file.fileno())
+        made.replace(target.path)
+    finally:
+        made.unlink(missing_ok=True)
+    lines.unlink(missing_ok=True)
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -55,6 +55,15 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a row begins: its ``index``; of a file of lines its byte, and the number of the line before it."""
+
+    index: int = 0
+    offset: int = 0
+    line: int = 0
+
+
+@dataclass(frozen=True)
 class Rows:
     """Rows one after another, and how many there are; None where that is not known before they are read."""
 
@@ -62,9 +71,9 @@ class Rows:
     count: int | None
 
 
-def open_rows(path: Path) -> Rows:
+def open_rows(path: Path, place: Place = Place()) -> Rows:
     """The rows of a file by its name's ending: .jsonl, .parquet, anything else is lines of text; "-" is standard input,
-    JSON lines where its first line is a JSON object.
+    JSON lines where its first line is a JSON object. Of a file, the rows from a place on that :func:`places` gave.
 
     Raises:
         OptionError: there is no such file, or reading Parquet needs a package that is not there.
@@ -83,13 +92,33 @@ def open_rows(path: Path) -> Rows:
     if not path.is_file():
         raise OptionError(f"--input: {path}: {'not a regular file' if path.exists() else 'there is no such file'}")
     if path.suffix == ".parquet":
-        return _parquet(path)
+        return _parquet(path, place.index)
     rows = _json if path.suffix in _JSON else _texts
-    return Rows(rows(_lines_of(path), str(path)), _count(path))
+    return Rows(rows(_lines_of(path, place), str(path), place.index), None if place.index else _count(path))
 
 
-def _json(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Row]:
-    for index, (number, line) in enumerate(lines):
+def places(path: Path, every: int) -> Iterator[Place]:
+    """Where a file's first row begins, and each row that is so many behind the last; at the end, the end.
+
+    Raises as :func:`open_rows`.
+    """
+    if path.suffix == ".parquet":
+        count = open_rows(path).count
+        assert count is not None
+        yield from (Place(index) for index in range(0, count, every))
+        yield Place(count)
+        return
+    open_rows(path)
+    with open(path, "rb") as file:
+        place, lines = Place(), _lines(file, str(path))
+        while last := list(islice(lines, every)):
+            yield place
+            place = Place(place.index + len(last), file.tell(), last[-1][0])
+    yield place
+
+
+def _json(lines: Iterator[tuple[int, str]], name: str, first: int = 0) -> Iterator[Row]:
+    for index, (number, line) in enumerate(lines, first):
         where = f"{name}: line {number}"
         try:
             values = parse(line.encode())
@@ -100,19 +129,19 @@ def _json(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Row]:
         yield Row(index, values, where)
 
 
-def _texts(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Row]:
-    for index, (number, line) in enumerate(lines):
+def _texts(lines: Iterator[tuple[int, str]], name: str, first: int = 0) -> Iterator[Row]:
+    for index, (number, line) in enumerate(lines, first):
         yield Row(index, {"text": line}, f"{name}: line {number}")
 
 
-def _lines_of(path: Path) -> Iterator[tuple[int, str]]:
+def _lines_of(path: Path, place: Place) -> Iterator[tuple[int, str]]:
     with open(path, "rb") as file:
-        yield from _lines(file, str(path))
+        file.seek(place.offset)
+        yield from _lines(file, str(path), place.line)
 
 
-def _lines(file: BinaryIO, name: str) -> Iterator[tuple[int, str]]:
-    """Numbers from 1, and lines without their ends; blank ones are none."""
-    number = 0
+def _lines(file: BinaryIO, name: str, number: int = 0) -> Iterator[tuple[int, str]]:
+    """Numbers from ``number`` + 1, and lines without their ends; blank ones are none."""
     while line := file.readline(LONGEST_ROW + 1):
         number += 1
         if len(line) > LONGEST_ROW:
@@ -143,7 +172,7 @@ def parquet() -> Any:
     return pyarrow
 
 
-def _parquet(path: Path) -> Rows:
+def _parquet(path: Path, first: int) -> Rows:
     arrow = parquet()
     try:
         file = arrow.parquet.ParquetFile(path)
@@ -151,11 +180,14 @@ def _parquet(path: Path) -> Rows:
         raise PromptError(f"{path}: cannot be read as Parquet ({_line(error)})") from error
 
     def rows() -> Iterator[Row]:
-        index = 0
+        index, groups = 0, list(range(file.num_row_groups))
+        while groups and index + file.metadata.row_group(groups[0]).num_rows <= first:
+            index += file.metadata.row_group(groups.pop(0)).num_rows
         try:
-            for batch in file.iter_batches(_PARQUET_ROWS):
+            for batch in file.iter_batches(_PARQUET_ROWS, row_groups=groups):
                 for values in batch.to_pylist():
-                    yield Row(index, values, f"{path}: row {index}")
+                    if index >= first:
+                        yield Row(index, values, f"{path}: row {index}")
                     index += 1
         except arrow.ArrowException as error:
             raise PromptError(f"{path}: row {index}: cannot be read ({_line(error)})") from error

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,6 +55,12 @@ class Work:
     settings: dict[str, Any]
     as_json: bool
 
+    def kind(self) -> dict[str, Any]:
+        """All that a result depends on beside its row."""
+        identity = f"{checksum_of((self.path / MANIFEST).read_bytes()):016x}"
+        kind = {"command": self.name, "package": identity, "device": self.load.device, "activations": self.load.activations}
+        return kind | self.settings
+
 
 #: Makes a row's job; and what must be read before all rows, if anything.
 Jobs = Callable[[Row], Job[Any]]
@@ -74,19 +81,32 @@ def one_of(text: str | None, given: Path | None) -> None:
 
 
 def run_rows(work: Work, make: MakeJobs) -> None:
-    """Read the rows, and write a result for each. What is written when a signal comes stays written."""
+    """Read the rows, and write a result for each: in this process, or as :func:`running_with` says."""
+    _RUNNER.get()(work, make)
+
+
+@contextmanager
+def running_with(runner: Callable[[Work, MakeJobs], None]) -> Iterator[None]:
+    """Commands inside the block have their rows read by this."""
+    token = _RUNNER.set(runner)
+    try:
+        yield
+    finally:
+        _RUNNER.reset(token)
+
+
+def _run_here(work: Work, make: MakeJobs) -> None:
+    """What is written when a signal comes stays written."""
     begin = time.perf_counter()
     package = open_package(work.path, work.load.device)
-    identity = f"{checksum_of((work.path / MANIFEST).read_bytes()):016x}"
-    kind = {"command": work.name, "package": identity, "device": work.load.device, "activations": work.load.activations}
-    results = Results(work.target, kind | work.settings)
+    results = Results(work.target, work.kind())
     if results.finished:
         err.print(f"{work.target.path}: is finished already", soft_wrap=True)
         return
     source = open_rows(work.input)
     cost = _Cost()
     try:
-        with Model(package, work.load) as model, _progress(work.name, source.count) as advance:
+        with Model(package, work.load) as model, progress(work.name, source.count) as advance:
             jobs, before = make(model)
             if before is not None:
                 next(answer_in_order(model, [before]))
@@ -109,6 +129,9 @@ def run_rows(work: Work, make: MakeJobs) -> None:
     finally:
         results.close()
     cost.tell(work, results.skipped, time.perf_counter() - begin)
+
+
+_RUNNER: ContextVar[Callable[[Work, MakeJobs], None]] = ContextVar("runner", default=_run_here)
 
 
 def print_one(result: Any) -> None:
@@ -152,7 +175,7 @@ class _Cost:
 
 
 @contextmanager
-def _progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def progress(name: str, total: int | None) -> Iterator[Callable[[int], None]]:
     """A bar of rows with the time that is left, on a terminal alone."""
     if not err.is_terminal:
         yield lambda _: None

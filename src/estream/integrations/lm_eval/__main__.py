@@ -1,5 +1,6 @@
 """``python -m estream.integrations.lm_eval``: the command ``lm-eval``, with the model ``estream`` registered."""
 
+import importlib
 import os
 
 from estream.cli import guard, streams
@@ -16,9 +17,8 @@ def _evaluate() -> int:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     from lm_eval.__main__ import cli_evaluate
 
-    from estream.integrations.lm_eval import EstreamLM
-
-    assert EstreamLM
+    # Importing the model registers it.
+    importlib.import_module("estream.integrations.lm_eval.model")
     cli_evaluate()
     return 0
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 # Models register themselves; lm-eval would take one of ours for a sign that its own had.
-import lm_eval.models
+import lm_eval.models  # noqa: F401
 import numpy as np
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
@@ -119,7 +119,7 @@ class EstreamLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[Answer]:
-        """For each text, context and continuation the continuation's log-probability, and whether each token is the likeliest."""
+        """For each text, context and continuation the continuation's log-probability, and whether it is the likeliest."""
         found: list[Answer] = [(0.0, False)] * len(requests)
         with tqdm(total=len(requests), disable=disable_tqdm, desc="Running loglikelihood requests") as bar:
             for index, answer in self._answers([self._asked(i, *request) for i, request in enumerate(requests)]):
@@ -170,6 +170,6 @@ class EstreamLM(TemplateLM):  # type: ignore[misc]  # lm_eval has no types
         del disable_tqdm
         tasks = ", ".join(sorted({str(request.task_name) for request in requests}))
         raise OptionError(
-            f"generate_until, which {tasks} asks for, is not there: estream reads and does not generate; it does loglikelihood, "
-            "loglikelihood_rolling and multiple_choice"
+            f"generate_until, which {tasks} asks for, is not there: estream reads and does not generate; there are "
+            "loglikelihood, loglikelihood_rolling and multiple_choice"
         )
