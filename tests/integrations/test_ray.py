@@ -146,7 +146,7 @@ def test_two_actors_give_the_rows_of_one(cluster: None, demo_package: Package, r
 
     both = []
     for actors in (1, 2):
-        dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet"))
+        dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet"), override_num_blocks=3)
         mapped = map_dataset(dataset, demo_package.path, make, Pool(actors, "1GiB", 1), rows=16)
         both.append(sorted(mapped.take_all(), key=lambda row: row["index"]))
     assert [row["index"] for row in both[0]] == list(range(60))

@@ -91,7 +91,8 @@ def map_dataset(
         batch_size=rows,
         batch_format="pyarrow",
         compute=ray.data.ActorPoolStrategy(size=placed.actors, max_tasks_in_flight_per_actor=2),
-        num_cpus=placed.threads,
+        # Actors that held every processor would wait for ever for those who read the dataset.
+        num_cpus=0,
         memory=parse_bytes(placed.memory),
     )
 
