@@ -99,9 +99,12 @@ def convert(
     options = options or ConvertOptions()
     options.check()
     checkpoint = open_checkpoint(str(source))
-    family = family_of(checkpoint.config)
-    config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
-    tensors = family.tensors(config, frozenset(checkpoint.tensors))
+    try:
+        family = family_of(checkpoint.config)
+        config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
+        tensors = family.tensors(config, frozenset(checkpoint.tensors))
+    except CheckpointError as error:
+        raise CheckpointError(checkpoint.in_its_words(str(error))) from error
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     for name, content in checkpoint.extras():
         check_tokenizer({name: content}, f"{source}: {name}")
