@@ -1,4 +1,4 @@
-"""Values on a narrow terminal: folded, never cut."""
+"""What commands print: values on a narrow terminal are folded, never cut, and JSON holds numbers alone."""
 
 import fcntl
 import os
@@ -7,11 +7,14 @@ import re
 import struct
 import subprocess
 import termios
+from pathlib import Path
 
 import pytest
 from cgroup import estream_command
 from command import run_apart
 
+from estream.cli.output import print_json
+from estream.engine.timeline import Timeline
 from estream.package.package import Package
 
 _STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -43,6 +46,16 @@ def on_a_terminal(columns: int, *arguments: object) -> str:
     os.close(ours)
     assert process.returncode == 0
     return _STYLES.sub("", printed.decode())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_json_never_holds_what_is_no_number(value: float, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    with pytest.raises(ValueError, match="JSON"):
+        print_json({"fine": 1.0, "rows": [{"speed": value}]})
+    assert capsys.readouterr().out == ""
+    with pytest.raises(ValueError, match="JSON"):
+        Timeline().save(tmp_path / "trace.json", {"speed": value})
+    assert not (tmp_path / "trace.json").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)
