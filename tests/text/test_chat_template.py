@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,23 @@ def test_what_a_template_or_a_message_cannot_do_is_a_prompt_error(case: str, tmp
     template, messages, words = REFUSED[case]
     with pytest.raises(PromptError, match=words):
         ChatTemplate(tmp_path, {"default": template}, {}).render(messages)
+
+
+def test_a_template_that_makes_more_than_the_context_is_refused(tmp_path: Path):
+    source = shutil.copytree(DEMO, tmp_path / "source")
+    grown = "{% set n = namespace(s='word word ') %}{% for i in range(20) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}"
+    (source / "chat_template.jinja").write_text(grown)
+    package = convert(source, tmp_path / "demo.estream")
+    with estream.load(package.path) as model:
+        messages = [{"role": "user", "content": "Hello"}]
+        assert len(model.render(messages)) > 8 << 20
+        tracemalloc.start()
+        try:
+            with pytest.raises(PromptError, match="the conversation has more than 2048 tokens, the model's context is 2048"):
+                model.encode_chat(messages)
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_conversation_goes_from_the_command_line_to_logits(tmp_path: Path):
