@@ -1,5 +1,6 @@
 """Conversations against transformers' own chat templates."""
 
+import functools
 import json
 import shutil
 import tracemalloc
@@ -33,6 +34,13 @@ def test_conversations_are_those_of_transformers(kind: str, template: str, gener
     assert ours.encode(ours.chat.render(PLAIN))[:2].count(theirs.bos_token_id) == (template == WITH_BOS)
 
 
+@pytest.mark.parametrize("token", ["\ud800", "a\0b"])
+def test_a_special_token_that_the_tokenizer_cannot_have_is_refused(token: str, tmp_path: Path):
+    save(tmp_path, byte_level(), add_bos_token=True, bos_token=token)
+    with pytest.raises(PackageError, match="tokenizer_config.json: 'bos_token' .* (cannot be used|is not in)"):
+        load(tmp_path)
+
+
 def test_templates_are_found_wherever_they_are_kept(tmp_path: Path):
     named = {"default": "D{{ messages[0].content }}", "tool_use": "T{{ tools | length }}", "rag": "R"}
     save(tmp_path, byte_level(), chat_template=[{"name": n, "template": t} for n, t in named.items()])
@@ -59,6 +67,8 @@ REFUSED = {
     "a way in": ("{% set ns = namespace() %}{% set ns.__init__ = 1 %}", PLAIN, "SecurityError"),
     "a change": ("{{ messages.append(1) }}", PLAIN, "SecurityError"),
     "no messages": ("x", [], "at least one message"),
+    "a role of brackets": ("x", [{"role": functools.reduce(lambda x, _: [x], range(5000), [])}], "too large to show"),
+    "a role of many digits": ("x", [{"role": 10**5000}], "too large to show"),
     "a text": ("x", "hello", "messages must be a list"),
     "no role": ("x", [{"content": "hello"}], "message 0 must be an object with a 'role'"),
     "an object": ("x", [{"role": "user", "content": object()}], "message 0 holds a object"),

@@ -62,10 +62,15 @@ class TextTokenizer:
         assert self._tokenizer is not None
         if config.get(f"add_{name}") is not True or name not in special:
             return []
-        token = self._tokenizer.token_to_id(special[name])
+        try:
+            with failures(hide_panics=self._panics):
+                token = self._tokenizer.token_to_id(special[name])
+                added = self._tokenizer.encode("").ids
+        except TokenizerError as error:
+            raise PackageError(f"{self._package / CONFIG}: '{name}' {special[name]!r} cannot be used ({error})") from error
         if token is None:
             raise PackageError(f"{self._package / CONFIG}: '{name}' {special[name]!r} is not in the tokenizer's vocabulary")
-        return [] if token in self._tokenizer.encode("").ids else [token]
+        return [] if token in added else [token]
 
     def encode(self, text: str) -> list[int]:
         """Return token ids with the special tokens that the tokenizer adds; a rendered chat has its own and gets none.
