@@ -29,7 +29,10 @@ HOARDS = {
     "lists of lists": "{% set l = range(99999) | list %}" + kept("l | list", 400),
     "slices of lists": "{% set l = range(99999) | list %}" + kept("l[1:]", 400),
     "wide characters": WIDE,
-    "made wide by one": LONG + LONG.replace("b", "c").replace("x", "y") + "{% set d = b ~ c ~ '\U0001f600' %}" + kept("d ~ '1'"),
+    "made wide by one": LONG
+    + LONG.replace("b", "c").replace("x", "y")
+    + "{% set d = b ~ c ~ '\U0001f600' %}"
+    + kept("d ~ '1'"),
     "a form of the time": "{% set b = '%c' %}" + "{% set b = b ~ b %}" * 18 + "{{ strftime_now(b) }}",
 }
 SLOW = {
