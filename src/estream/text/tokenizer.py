@@ -14,7 +14,7 @@ from estream.host.sizes import MiB
 from estream.schema import SchemaError, parse
 from estream.text.chat_template import ChatTemplate, RenderedChat
 from estream.text.open_tokenizer import open_tokenizer
-from estream.text.pieces import PIECE, encode_pieces, fewest_tokens
+from estream.text.pieces import PIECE, encode_pieces, fewest_tokens, normalized_bytes
 from estream.text.quiet import TokenizerError, failures
 from estream.text.splitting import Splitting, bytes_per_token, splitting_of
 
@@ -33,8 +33,10 @@ def _allow(size: int) -> None:
     del size
 
 
-#: What the tokenizer takes for each byte of a text that it must see whole (docs/design.md).
+#: What the tokenizer takes for each byte of a normalized text that it must see whole (docs/design.md).
 BYTES_PER_BYTE = 400
+#: What is taken for so many characters is not counted.
+_SHORT = 2048
 
 
 class TextTokenizer:
@@ -105,6 +107,8 @@ class TextTokenizer:
         try:
             with failures(hide_panics=self._panics):
                 if len(text) <= PIECE:
+                    if len(text) > _SHORT and self._splitting is None:
+                        check(normalized_bytes(self._tokenizer, text) * BYTES_PER_BYTE)
                     return self._whole(text)
                 return self._long(text, size, context, check)
         except _TooLongError as error:
@@ -133,7 +137,7 @@ class TextTokenizer:
         def check_whole(rest: str) -> None:
             if context is not None:
                 check_count(fewest_tokens(tokenizer, rest, context - count))
-            check(len(rest.encode()) * BYTES_PER_BYTE)
+            check(normalized_bytes(tokenizer, rest) * BYTES_PER_BYTE)
 
         if self._splitting is None:
             check_whole(text)
