@@ -196,6 +196,9 @@ def _error(root: Any, kind: Any, hook: Hook | None) -> str:
         msgspec.convert(root, kind, str_keys=True, dec_hook=hook)
     except msgspec.ValidationError as error:
         return str(error)
+    except UnicodeEncodeError:
+        # The part that is looked at holds a lone surrogate, and not what the message is about.
+        return ""
     return ""
 
 

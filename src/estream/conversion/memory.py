@@ -96,7 +96,7 @@ def choose_pace(
             return pace
     raise BudgetError(
         f"converting needs {format_bytes(needed)} of memory beside the program itself, {format_bytes(free)} are free: the "
-        f"largest page has {format_bytes(largest_rows)} of weights{beside.words(largest_page)}; give the process, or its control "
-        "group, more",
+        f"largest page has {format_bytes(largest_rows)} of weights{beside.words(largest_page)}; give the process, or its "
+        "control group, more",
         needed + limits.resident_bytes(),
     )

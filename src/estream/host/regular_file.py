@@ -1,4 +1,4 @@
-"""Reading small files whole, or for their checksum alone. A pipe or a device under an expected name is refused before it is opened."""
+"""Reading small files whole, or for their checksum. A pipe or a device under an expected name is refused unopened."""
 
 import errno
 import os

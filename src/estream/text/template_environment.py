@@ -77,7 +77,8 @@ class _Environment(ImmutableSandboxedEnvironment):
         if isinstance(owner, str) and args and getattr(obj, "__name__", "") == "join":
             args = (listed(args[0]), *args[1:])
         if isinstance(owner, str):
-            METHODS.get(getattr(obj, "__name__", ""), check_search)(owner, *args, **kwargs)
+            check: Callable[..., None] = METHODS.get(getattr(obj, "__name__", ""), check_search)
+            check(owner, *args, **kwargs)
         else:
             looked(owner)
         return super().call(context, obj, *args, **kwargs)

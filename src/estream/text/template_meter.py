@@ -5,7 +5,7 @@ is measured before it runs.
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from jinja2 import TemplateError
@@ -97,11 +97,12 @@ def listed(values: Any) -> list[Any]:
     if isinstance(values, list | tuple):
         meter.take(8 * len(values))
         return list(values)
-    if isinstance(values, Sized):
+    counted_before = hasattr(values, "__len__")
+    if counted_before:
         meter.take(64 * len(values))
-        return list(values)
     made = list(values)
-    meter.take(8 * len(made))
+    if not counted_before:
+        meter.take(8 * len(made))
     return made
 
 
@@ -192,7 +193,7 @@ def check_search(text: str, *_: Any, **__: Any) -> None:
 
 
 #: What strings' methods make is measured by these.
-METHODS: dict[str, Callable[..., None]] = {
+METHODS: dict[str, Callable[..., None]] = dict[str, Callable[..., None]]({
     "replace": check_replace,
     "join": check_join,
     "split": _check_split,
@@ -203,7 +204,7 @@ METHODS: dict[str, Callable[..., None]] = {
     "rjust": _check_width,
     "zfill": _check_width,
     "expandtabs": lambda text, size=8: meter.take(text_size(len(text) * int(size), text)),
-} | dict.fromkeys(
+}) | dict.fromkeys(
     [
         "lower", "upper", "title", "capitalize", "casefold", "swapcase", "strip", "lstrip", "rstrip", "removeprefix",
         "removesuffix", "partition", "rpartition", "encode", "translate",

@@ -1,4 +1,4 @@
-"""Puts the meter into a parsed template: where jinja writes plain Python for an operation, a filter of ours stands around it."""
+"""Puts the meter into a parsed template: where jinja writes plain Python for an operation, a filter stands around it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def metered(template: nodes.Template) -> nodes.Template:
     return template
 
 
-def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+def _filtered(node: Any, name: str) -> nodes.Filter:
     return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno, environment=node.environment)
 
 
