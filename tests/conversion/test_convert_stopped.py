@@ -132,7 +132,7 @@ def test_what_is_read_page_by_page_is_the_same(text: bool, tmp_path: Path, monke
 
     def careful(*args: object) -> memory.Pace:
         """With less and less memory, until it suffices for no more than this."""
-        for free in range(96 << 20, 28 << 20, -(64 << 10)):
+        for free in range(32 << 20, 28 << 20, -(1 << 10)):
             monkeypatch.setattr(memory.limits, "free_bytes", lambda free=free: free)
             if (found := pace(*args)).waiting == 1:
                 return found
