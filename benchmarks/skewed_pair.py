@@ -27,7 +27,7 @@ with estream.load(sys.argv[1], memory=sys.argv[2]) as model:
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
         stats = model.prefill(np.array(json.loads(line), np.int32)).stats
-        print(json.dumps([stats.ttft_s, stats.bytes_read]), flush=True)
+        print(json.dumps([stats.ttft_s, stats.bytes_read, stats.compute_s]), flush=True)
 """
 
 
@@ -57,11 +57,12 @@ class Build:
         assert self._process.stdout
         return json.loads(self._process.stdout.readline())
 
-    def prefill(self, ids: list[int]) -> tuple[float, int]:
+    def prefill(self, ids: list[int]) -> tuple[float, int, float]:
+        """TTFT and the time inside the device in seconds, and the bytes read."""
         assert self._process.stdin
         print(json.dumps(ids), file=self._process.stdin, flush=True)
-        seconds, size = self._answer()
-        return seconds, size
+        seconds, size, computing = self._answer()
+        return seconds, size, computing
 
 
 def main() -> None:
@@ -90,10 +91,11 @@ def main() -> None:
         for tokens in map(int, args.tokens.split(",")):
             pairs = [(old.prefill(p), new.prefill(p)) for p in (ids(tokens, 1000 + n) for n in range(args.rounds))]
             ratios = [before[0] / after[0] for before, after in pairs]
-            times, sizes = [[statistics.median(p[side][i] for p in pairs) for side in (0, 1)] for i in (0, 1)]
+            times, sizes, computing = [[statistics.median(p[side][i] for p in pairs) for side in (0, 1)] for i in range(3)]
             print(
                 f"{tokens:5d} tokens: old / new {statistics.median(ratios):.2f} (of {min(ratios):.2f} to {max(ratios):.2f}); "
-                f"medians {times[0]:.3f} s, {times[1]:.3f} s; {sizes[0] / 2**20:.0f}, {sizes[1] / 2**20:.0f} MiB read",
+                f"medians {times[0]:.3f} s, {times[1]:.3f} s; computing {computing[0]:.3f}, {computing[1]:.3f} s; "
+                f"{sizes[0] / 2**20:.0f}, {sizes[1] / 2**20:.0f} MiB read",
                 flush=True,
             )
 
