@@ -14,12 +14,18 @@ if TYPE_CHECKING:
     from estream.conversion.convert import ConvertOptions, convert
     from estream.engine.wanted import ALL, Among, Hidden, Likeliest, Logits, LogProbabilities, Request
     from estream.host.version import VERSION as __version__  # noqa: N811
+    from estream.services.classify import Classification
+    from estream.services.embed import Embedding
+    from estream.services.rerank import Ranking, RerankTemplate
+    from estream.services.score import Score
 
 # Imported at first use: the command line starts before them, so that an interrupt meanwhile ends in one line.
 _MODULES = {
     "ALL": "engine.wanted",
     "Among": "engine.wanted",
+    "Classification": "services.classify",
     "ConvertOptions": "conversion.convert",
+    "Embedding": "services.embed",
     "Hidden": "engine.wanted",
     "Likeliest": "engine.wanted",
     "LogProbabilities": "engine.wanted",
@@ -27,8 +33,11 @@ _MODULES = {
     "Model": "api.model",
     "Plan": "api.plan",
     "Prefill": "api.result",
+    "Ranking": "services.rerank",
     "Reading": "api.result",
     "Request": "engine.wanted",
+    "RerankTemplate": "services.rerank",
+    "Score": "services.score",
     "TopToken": "api.result",
     "convert": "conversion.convert",
     "load": "api.load",
@@ -39,7 +48,9 @@ _MODULES = {
 __all__ = [
     "ALL",
     "Among",
+    "Classification",
     "ConvertOptions",
+    "Embedding",
     "EstreamError",
     "Hidden",
     "Likeliest",
@@ -48,8 +59,11 @@ __all__ = [
     "Model",
     "Plan",
     "Prefill",
+    "Ranking",
     "Reading",
     "Request",
+    "RerankTemplate",
+    "Score",
     "TopToken",
     "__version__",
     "convert",

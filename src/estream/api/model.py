@@ -12,7 +12,8 @@ from typing import Self
 import numpy as np
 
 from estream import _native
-from estream.api.result import Prefill, Reading, SweepStats, TopToken
+from estream.api.result import Prefill, Reading, SweepStats
+from estream.api.services import TextServices
 from estream.api.text_calls import TextCalls
 from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
@@ -30,7 +31,7 @@ from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
 from estream.engine.wanted import Positions, Prompt, Request
 from estream.engine.workspace import Workspace
-from estream.errors import NumericError, OptionError, PromptError, StateError
+from estream.errors import NumericError, PromptError, StateError
 from estream.host import limits, system
 from estream.host.doing import Doing, logged
 from estream.host.sizes import GiB, format_bytes
@@ -52,7 +53,7 @@ def _abandon_in_child() -> None:
 system.call_after_fork(_abandon_in_child)
 
 
-class Model(TextCalls):
+class Model(TextCalls, TextServices):
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
     def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
@@ -179,8 +180,7 @@ class Model(TextCalls):
         :meth:`prefill`, and PromptError where something is wanted that the model does not have.
         """
         begin = time.perf_counter()
-        config, share = self._package.manifest.config, self._shares_prefixes
-        batch = make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
+        batch = self._batch(requests)
         with self._using():
             self._estimates.begin()
             self._memory.check(batch.shape)
@@ -194,6 +194,15 @@ class Model(TextCalls):
             answers = batch.head.answers(result.head)
             stats = self._stats(batch, plan, result, before, time.perf_counter() - begin)
         return [Reading(request.wanted, values, stats) for request, values in zip(requests, answers, strict=True)]
+
+    def fits(self, requests: Sequence[Request]) -> bool:
+        """Whether one sweep reads these requests well: within the budget, and leaving all pages in memory where they are."""
+        shape = self._batch(requests).shape
+        return self._memory.fits(shape) and self._memory.keeps_pages(self._setup.arena, shape)
+
+    def _batch(self, requests: Sequence[Request]) -> Batch:
+        config, share = self._package.manifest.config, self._shares_prefixes
+        return make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""
@@ -240,19 +249,6 @@ class Model(TextCalls):
                 reads.native.record(False)
                 timeline.add_reads(reads.native.take_events())
                 reads.timeline = None
-
-    def top(self, result: Prefill, count: int) -> list[TopToken]:
-        """The ``count`` likeliest next tokens, likeliest first.
-
-        Raises:
-            OptionError: ``count`` is below 1, or the result holds several positions.
-
-        """
-        if count < 1 or result.logits.ndim != 1:
-            raise OptionError(f"top needs a count of at least 1 and the logits of one position, not {result.logits.shape}")
-        logprobs = result.log_probabilities()
-        order = np.argsort(-logprobs, kind="stable")[: min(count, len(logprobs))]
-        return [TopToken(int(i), self._tokenizer.piece(int(i)), float(logprobs[i])) for i in order]
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -1,10 +1,13 @@
 """What a model says of texts without reading its pages: token ids, and conversations by the chat template."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from estream.engine.memory import ModelMemory
+from estream.package.package import Package
 from estream.text.chat_template import Message, RenderedChat
+from estream.text.segments import PromptBuilder
 from estream.text.tokenizer import TextTokenizer
 
 
@@ -12,7 +15,18 @@ class TextCalls:
     """Calls that need the tokenizer alone."""
 
     _tokenizer: TextTokenizer
+    _package: Package
     _memory: ModelMemory
+
+    @cached_property
+    def prompts(self) -> PromptBuilder:
+        """Makes prompts of texts, as the services do."""
+        return PromptBuilder(self._tokenizer, self._package.manifest.config, self._memory.check_scratch)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """JSON files that say how the checkpoint is meant to be used, by name."""
+        return self._package.about()
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, as many as it has, with the special tokens that the tokenizer's own rules add."""

@@ -13,6 +13,10 @@ _FILES = [
     "tokenizer_config.json",
     "special_tokens_map.json",
     "*.jinja",
+    "generation_config.json",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "*_Pooling/config.json",
 ]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from estream.checkpoint.about import about_files
 from estream.checkpoint.decoders import widen
 from estream.checkpoint.int4 import Int4Tensor, TensorCodes
 from estream.checkpoint.json_file import read_json
@@ -76,13 +77,14 @@ class HfCheckpoint:
         return tensor.dtype if uncompressed else str(self.compression)
 
     def extras(self) -> Iterator[tuple[str, bytes]]:
-        """Yield names and contents of the tokenizer's files and the chat template."""
+        """Yield names and contents of the tokenizer's files, the chat template, and what says how the model is used."""
         for name in _EXTRAS:
             if (file := self.path / name).exists():
                 try:
                     yield name, read_regular(file)
                 except OSError as error:
                     raise CheckpointError(f"{file}: cannot be read ({error.strerror})") from error
+        yield from about_files(self.path)
 
     def read_rows(self, ref: TensorRef, first: int = 0, count: int | None = None) -> np.ndarray:
         """Return rows [first, first + count) of a matrix as [count, columns]; bfloat16 and float16 as their bits in uint16.

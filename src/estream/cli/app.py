@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import estream
-from estream.cli import bench, convert, doctor, inspect, plan, report
+from estream.cli import bench, classify, convert, doctor, embed, inspect, plan, report, rerank, score
 from estream.cli import run as reading
 from estream.cli.guard import Debug
 from estream.errors import OptionError
@@ -46,6 +46,10 @@ app.command("synth")(convert.synth_command)
 app.command("inspect")(inspect.inspect_command)
 app.command("verify")(inspect.verify_command)
 app.command("run")(reading.run_command)
+app.command("score")(score.score_command)
+app.command("classify")(classify.classify_command)
+app.command("rerank")(rerank.rerank_command)
+app.command("embed")(embed.embed_command)
 app.command("plan")(plan.plan_command)
 app.command("tune")(plan.tune_command)
 app.command("bench")(bench.bench_command)

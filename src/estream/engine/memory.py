@@ -24,6 +24,8 @@ _HUGE_PAGE = 2 * MiB
 PLANNED_TOKENS = 4096
 #: Chances of use are told apart in so many steps.
 _SURENESS = 8
+#: Tokens of a batch beyond which computing gains nothing.
+RESIDENT_TOKENS = 8192
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,15 @@ class ModelMemory:
 
     def fits(self, shape: BatchShape) -> bool:
         return self.floor(shape).bytes <= self.budget_bytes
+
+    def keeps_pages(self, arena: ArenaPlan, shape: BatchShape) -> bool:
+        """Whether a batch leaves all pages in memory where they are so. There, a longer batch saves no reading, so this one
+        is to be no longer than computing gains from; where pages are read, the longest batch reads the least for a token.
+        """
+        if not arena.everything_pinned or len(shape.lengths) == 1:
+            return True
+        activations = round_up(self.plan_arrays(shape).bytes, _HUGE_PAGE)
+        return shape.tokens <= RESIDENT_TOKENS and arena.pinned_bytes + activations <= arena.bytes
 
     def plan_arena(self, configuration: Configuration, chances: np.ndarray | None = None) -> ArenaPlan:
         """Divide the budget between pinned pages and ring.

@@ -3,7 +3,7 @@
 import errno
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError
@@ -14,6 +14,7 @@ from estream.errors import DeviceError, PackageError
 from estream.host.fingerprint import changed_file
 from estream.host.regular_file import checksum_regular, read_regular
 from estream.host.sizes import KiB
+from estream.package.about import read_about
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
 from estream.package.parts import MatrixPart
 
@@ -44,6 +45,10 @@ class Package:
     def tokenizer_path(self) -> Path | None:
         """None for a checkpoint without a tokenizer: such a model takes ids only."""
         return self.path / TOKENIZER if TOKENIZER in self.manifest.files else None
+
+    def about(self) -> dict[str, Any]:
+        """JSON files that say how the model is meant to be used, by name. Raises PackageError where one cannot be read."""
+        return read_about(self.path, self.manifest.files)
 
     def final_norm(self) -> FinalNorm:
         """The last norm, before the head."""

@@ -1,9 +1,10 @@
 """Converts text to token ids and back with the checkpoint's tokenizer."""
 
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -17,11 +18,19 @@ from estream.text.open_tokenizer import open_tokenizer
 from estream.text.pieces import PIECE, encode_pieces, fewest_tokens, normalized_bytes
 from estream.text.quiet import TokenizerError, failures
 from estream.text.splitting import Splitting, bytes_per_token, splitting_of
+from estream.text.token_bytes import TokenBytes
 
 CONFIG, TOKENS_MAP, TEMPLATE = "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"
 #: Bytes of those files. Configs list a few thousand added tokens at most.
 LARGEST_CONFIG, LARGEST_TEMPLATE_FILE = 16 * MiB, 1 * MiB
 _NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class AddedToken(NamedTuple):
+    """The id of a token that a text may spell out, and whether the tokenizer calls it special."""
+
+    id: int
+    special: bool
 
 
 class _TooLongError(EstreamError):
@@ -48,8 +57,11 @@ class TextTokenizer:
     def __init__(self, path: Path | None, package: Path) -> None:
         self._package = package
         self._tokenizer: Tokenizer | None = None
+        # A setting of the library's tokenizer is changed for some texts.
+        self._lock = threading.RLock()
         config = _read_json(package / CONFIG)
         special = _special_tokens(config, _read_json(package / TOKENS_MAP))
+        self._named = special
         self.chat = ChatTemplate(package, _templates(package / TEMPLATE, config), special)
         self._before: list[int] = []
         self._after: list[int] = []
@@ -105,7 +117,7 @@ class TextTokenizer:
         except UnicodeEncodeError as error:
             raise PromptError(f"{which} is not valid Unicode text ({error.reason})") from error
         try:
-            with failures(hide_panics=self._panics):
+            with self._lock, failures(hide_panics=self._panics):
                 if len(text) <= PIECE:
                     if len(text) > _SHORT and self._splitting is None:
                         check(normalized_bytes(self._tokenizer, text) * BYTES_PER_BYTE)
@@ -115,6 +127,67 @@ class TextTokenizer:
             raise PromptError(f"{which} has more than {context} tokens, the model's context is {context}") from error
         except TokenizerError as error:
             raise PromptError(f"{which} cannot be tokenized ({error})") from error
+
+    def inner(
+        self, text: str, which: str = "the prompt", check: Callable[[int], None] = _allow, *, characters: bool = False
+    ) -> np.ndarray:
+        """The ids of a part of a prompt, int32: nothing is added to it.
+
+        ``characters``: what is written like a special token stays characters. Raises as :meth:`ids`.
+        """
+        if not characters or self._tokenizer is None:
+            return self.ids(RenderedChat(text), None, which, check)
+        with self._lock:
+            self._tokenizer.encode_special_tokens = True
+            try:
+                return self.ids(RenderedChat(text), None, which, check)
+            finally:
+                self._tokenizer.encode_special_tokens = False
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Where each token of a part of a prompt begins and ends, in characters. Raises PromptError as :meth:`ids`."""
+        if self._tokenizer is None:
+            return []
+        try:
+            with self._lock, failures(hide_panics=self._panics):
+                return list(self._tokenizer.encode(text, add_special_tokens=False).offsets)
+        except TokenizerError as error:
+            raise PromptError(f"the prompt cannot be tokenized ({error})") from error
+
+    @cached_property
+    def added(self) -> dict[str, AddedToken]:
+        """Tokens that a text may spell out, by their text, each with its id; those of spaces alone are none of them."""
+        if self._tokenizer is None:
+            return {}
+        found = self._tokenizer.get_added_tokens_decoder().items()
+        spelled = ((number, token) for number, token in found if token.content.strip(" \n\t\r\u2581"))
+        return {token.content: AddedToken(number, token.special) for number, token in spelled}
+
+    @cached_property
+    def unknown(self) -> int | None:
+        """The id that stands for characters which the vocabulary lacks, if one does."""
+        text = None if self._tokenizer is None else getattr(self._tokenizer.model, "unk_token", None)
+        return None if self._tokenizer is None or text is None else self._tokenizer.token_to_id(text)
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """Ids that the tokenizer's own rules put before and behind a text."""
+        return ([], []) if self._tokenizer is None else self._around
+
+    def named(self, name: str) -> int | None:
+        """The id of ``bos_token`` or another special token that the checkpoint names; None where there is none."""
+        if self._tokenizer is None or name not in self._named:
+            return None
+        found = self._tokenizer.token_to_id(self._named[name])
+        return None if found is None else int(found)
+
+    def bytes_of(self, token: int) -> bytes:
+        """What a token stands for, which may be a part of a character; empty without a tokenizer."""
+        return b"" if self._token_bytes is None else self._token_bytes(token)
+
+    @cached_property
+    def _token_bytes(self) -> TokenBytes | None:
+        return None if self._tokenizer is None else TokenBytes(self._tokenizer)
 
     def _whole(self, text: str) -> np.ndarray:
         assert self._tokenizer is not None
