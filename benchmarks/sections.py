@@ -39,10 +39,10 @@ def main() -> None:
         package = Path(folder) / "demo.estream"
         estream.convert(ROOT / "demo/debian-sections", package)
         facts = measure(package, Path(folder), rows, sections, given.commands)
-    if not given.skip_transformers:
-        facts["accuracy of transformers"] = accuracy_of_transformers(rows, sections)
     for name, value in facts.items():
-        print(f"{name}: {value:.4g}")
+        print(f"{name}: {value:.4g}", flush=True)
+    if not given.skip_transformers:
+        print(f"accuracy of transformers: {accuracy_of_transformers(rows, sections):.4g}")
 
 
 def measure(package: Path, folder: Path, rows: list[dict[str, str]], sections: list[str], commands: int) -> dict[str, float]:

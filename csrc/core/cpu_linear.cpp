@@ -41,6 +41,7 @@ void CpuDevice::gate(Rows x, Rows gates, bool with_silu, Rows y) {
 void CpuDevice::delta_rule(const DeltaShape& shape, Rows mixed, Rows decays_and_rates, const int32_t* positions, float* state,
                            Rows out) {
   const Timed timed(*this, Work::linear_attention);
+  if (mixed.rows == 0) return;  // an empty array may have no address to count from
   const int64_t keys = int64_t{shape.key_heads} * shape.key_dim;
   pool_.run(shape.value_heads, [&](int head, int thread) {
     const float* query = mixed.data + int64_t{head / (shape.value_heads / shape.key_heads)} * shape.key_dim;

@@ -79,7 +79,7 @@ ESTREAM_INLINE void multiply_rows(const GroupWeights<BITS, GROUP>* groups, const
   for (int k = 0; k < GROUP; k += 32) {
     const int8_t* words = x.codes + k * kBlockRows;
     multiply_step<R, 1>(w.codes + k * kPanel, words, total);
-    if constexpr (w.kPlanes == 2) multiply_step<R, 16>(w.codes + (GROUP + k) * kPanel, words, total);
+    if constexpr (GroupWeights<BITS, GROUP>::kPlanes == 2) multiply_step<R, 16>(w.codes + (GROUP + k) * kPanel, words, total);
   }
   for (int r = 0; r < R; r++) scale_row(total[r], w.scales, x.scales[r], sums + r * kPanel);
 }

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "core/arena.h"
+#include "core/checksum.h"
 #include "core/reader.h"
 #include "python/binding.h"
 
@@ -229,6 +230,12 @@ Returns -1, or the index of the first record whose checksum is wrong; rows from 
   m.def(
       "checksum", [](const ConstBytes& data) { return fastest_kernels().checksum(data.data(), data.size()); },
       "data"_a.noconvert(), ReleaseGil(), "The XXH3-64 of the bytes.");
+  nb::class_<Checksum>(m, "Checksum", "The XXH3-64 of bytes that come in pieces.")
+      .def(nb::init<>())
+      .def(
+          "add", [](Checksum& c, const ConstBytes& data) { c.add(data.data(), data.size()); }, "data"_a.noconvert(),
+          "Add the next bytes. One thread at a time.")
+      .def_prop_ro("value", &Checksum::value, "The checksum of all bytes so far.");
 }
 
 }  // namespace

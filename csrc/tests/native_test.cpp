@@ -18,8 +18,10 @@
   TEST(float_kernels_match_their_definition)        \
   TEST(attention_matches_its_definition)            \
   TEST(linear_attention_matches_its_definition)     \
+  TEST(linear_attention_takes_no_rows)              \
   TEST(logits_are_reduced_slice_by_slice)           \
   TEST(arena_is_aligned_zeroed_writable)            \
+  TEST(checksums_come_in_pieces)                    \
   TEST(pool_runs_every_index_once)                  \
   TEST(pool_wakes_sleeping_workers)                 \
   TEST(reader_reads_runs_direct_and_buffered)       \

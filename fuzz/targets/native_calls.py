@@ -114,14 +114,15 @@ class Calls:
         reader = _native.Reader([str(self._file)], c.of((1, 2, 0, 65)), c.of((4096, 8192, 0, 100)), c.of((False, True)))
         length = c.of((4096, 8192, 1, 0, 16384, 5000))
         pages = [(c.of(big), c.of((4096, 1, 0, length, *big)), c.byte(), bool(c.byte() % 2)) for _ in range(c.byte() % 4)]
-        # Not yet refused: files that are not there, pages whose end wraps around 2^64.
-        pages = [page for page in pages if sum(page[:2]) < 2**64]
-        ticket = reader.submit(0, c.of(big), self._arena.address, length, pages)
+        offset, file = c.of(big), c.of((0, 0, 0, 0, 1, -1, 2**31 - 1, -(2**31), 2**31))
+        ticket = reader.submit(file, offset, self._arena.address, length, pages)
         for number in (ticket, ticket + c.byte(), c.of(big)):
             reader.wait(number, 0.01)
             reader.is_published(number)
+        parts = [(c.of(big), self._arena.address + c.byte() * 4096, c.of((1, 4096, 100, 8192, 0))) for _ in range(c.byte() % 4)]
+        reader.wait(reader.gather(c.of((0, 0, 0, 1, -1)), parts), c.of((0.01, 0.0, -1.0, float("nan"), 1e300)))
         reader.cancel()
-        reader.direct(0)
+        reader.direct(c.of((0, 1, -1, 2**31 - 1)))
 
     def _delta(self, c: Choices) -> None:
         heads = c.of((1, 2, 3, 0, -1))

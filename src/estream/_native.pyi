@@ -112,6 +112,17 @@ def open_records(data: NDArray[numpy.uint8], offsets: NDArray[numpy.int64], rows
 def checksum(data: NDArray[numpy.uint8]) -> int:
     """The XXH3-64 of the bytes."""
 
+class Checksum:
+    """The XXH3-64 of bytes that come in pieces."""
+
+    def __init__(self) -> None: ...
+    def add(self, data: NDArray[numpy.uint8]) -> None:
+        """Add the next bytes. One thread at a time."""
+
+    @property
+    def value(self) -> int:
+        """The checksum of all bytes so far."""
+
 class CodeChooser:
     """Chooses 4-bit codes for weights whose inputs are known (docs/quantization.md), on its own threads."""
 

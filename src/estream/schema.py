@@ -119,7 +119,11 @@ def to_plain(value: Any, hook: Callable[[Any], Any] | None = None) -> Any:
 
 def shown(value: Any) -> str:
     """A value for a message, cut to a few words."""
-    text = repr(value) if not isinstance(value, str) else repr(value[:60])
+    try:
+        text = repr(value) if not isinstance(value, str) else repr(value[:60])
+    except (RecursionError, ValueError):
+        # Nested too deeply, or a number of more digits than Python writes.
+        text = f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= 60 else f"{text[:56]} ..."
 
 
@@ -192,6 +196,9 @@ def _error(root: Any, kind: Any, hook: Hook | None) -> str:
         msgspec.convert(root, kind, str_keys=True, dec_hook=hook)
     except msgspec.ValidationError as error:
         return str(error)
+    except UnicodeEncodeError:
+        # The part that is looked at holds a lone surrogate, and not what the message is about.
+        return ""
     return ""
 
 

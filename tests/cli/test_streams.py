@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from cgroup import estream_command
 from command import run
+from paths import DEMO
 
 from estream.package.package import Package
 
@@ -60,6 +61,26 @@ def test_a_path_that_is_not_utf8_works_everywhere(demo_package: Package, tmp_pat
         b"\n", b""
     )
     assert b"\xff" in subprocess.run(estream_command("inspect", folder + b"x"), capture_output=True, check=False).stderr
+
+
+def test_convert_from_and_to_a_path_that_is_not_utf8(tmp_path: Path):
+    top = os.fsencode(tmp_path)
+    source, target = top + b"/from\xff", top + b"/to\xfe.estream"
+    subprocess.run(["cp", "-r", os.fsencode(DEMO), source], check=True)
+    for more in ((), ("--force", "--json")):
+        made = subprocess.run(estream_command("convert", source, target, *more), capture_output=True, check=False)
+        assert made.returncode == 0, made.stderr
+        assert (rb"to\udcfe.estream" if more else target) in made.stdout.replace(b"\n", b"")
+    assert sorted(os.listdir(top)) == [b"from\xff", b"to\xfe.estream"]
+    prompt = top + b"/prompt\xfd"
+    with open(prompt, "w", encoding="utf-8") as file:
+        file.write("Description: a game\nSection:")
+    command = estream_command("run", target, "--memory", "400MiB", "--prompt-file", prompt, "--trace", top + b"/trace\xfc.json")
+    answer = subprocess.run(command, capture_output=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert b"games" in answer.stdout
+    shown = subprocess.run(estream_command("inspect", target), capture_output=True, check=True).stdout
+    assert b"from\xff (" in shown
 
 
 def test_a_prompt_that_is_no_text_is_refused(demo_package: Package):

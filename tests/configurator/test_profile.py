@@ -39,6 +39,8 @@ def test_a_profile_survives_its_file(tmp_path: Path):
         ({"page_s": float("nan")}, "page_s"),
         ({"page_s": float("inf")}, "page_s"),
         ({"storage": {"rates": {"1": [[4096, "x"]]}, "embedding": [[1, 1]]}}, r"'storage.rates.1\[0\]\[1\]' must be float"),
+        ({"storage": {"rates": {"1": [[4096, 5]]}, "embedding": [[1, 1]], "compute_slowdown": 0}}, "compute_slowdown"),
+        ({"storage": {"rates": {"1": [[4096, 5]]}, "embedding": [[1, 1]], "read_slowdown": 1e9}}, "read_slowdown"),
         ({"compute": {"attention": {"full": [[1, 1]]}}}, "'compute.last_attention' is missing"),
         ({"more": 1}, "'more' is not known"),
     ],

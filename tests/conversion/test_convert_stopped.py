@@ -132,7 +132,7 @@ def test_what_is_read_page_by_page_is_the_same(text: bool, tmp_path: Path, monke
 
     def careful(*args: object) -> memory.Pace:
         """With less and less memory, until it suffices for no more than this."""
-        for free in range(40 << 20, 28 << 20, -(64 << 10)):
+        for free in range(32 << 20, 28 << 20, -(1 << 10)):
             monkeypatch.setattr(memory.limits, "free_bytes", lambda free=free: free)
             if (found := pace(*args)).waiting == 1:
                 return found
@@ -167,6 +167,6 @@ def test_a_text_needs_room_for_pages_of_its_own(tmp_path: Path, monkeypatch: pyt
     plain, text, chosen = needed(8, None), needed(8, tmp_path / "ids.npy"), needed(4, tmp_path / "ids.npy")
     assert sorted(os.listdir(tmp_path)) == ["ids.npy", "source"]
     page = max(p.bytes for p in convert(tmp_path / "source", tmp_path / "out.estream", ConvertOptions(8)).manifest.tape)
-    assert text - plain == page
+    assert text - plain > page
     # Calibration computes with two models, of which one has 8 bits.
     assert chosen - needed(4, None) > 3 * page

@@ -100,7 +100,7 @@ def test_an_actor_that_dies_loses_no_row(demo_package: Package, rows: Path, whol
     assert not command.parts.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)])
 def test_a_run_that_was_stopped_repeats_no_finished_block(
     demo_package: Package, rows: Path, whole: Path, tmp_path: Path, number: int
 ):
@@ -146,7 +146,7 @@ def test_two_actors_give_the_rows_of_one(cluster: None, demo_package: Package, r
 
     both = []
     for actors in (1, 2):
-        dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet"), override_num_blocks=3)
+        dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet")).repartition(4)
         mapped = map_dataset(dataset, demo_package.path, make, Pool(actors, "1GiB", 1), rows=16)
         both.append(sorted(mapped.take_all(), key=lambda row: row["index"]))
     assert [row["index"] for row in both[0]] == list(range(60))

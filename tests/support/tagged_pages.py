@@ -205,7 +205,7 @@ class TaggedSweeps:
         )
         device = WatchingDevice(model.config, pager, case, at_call)
         norm, arrays = FinalNorm(np.empty(0, np.float32), None), SimpleNamespace(residual=np.empty((1, 1)), head=None)
-        embedding = SimpleNamespace(finish=lambda _: None)
+        embedding = SimpleNamespace(finish=lambda _: None, bytes=0)
         sweep = Sweep(model.tape, device, self.reads, pager, norm)
         try:
             sweep.run(SimpleNamespace(tokens=1), plan, arrays, embedding, self._arena.address)

@@ -1,7 +1,9 @@
 """Conversations against transformers' own chat templates."""
 
+import functools
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,13 @@ def test_conversations_are_those_of_transformers(kind: str, template: str, gener
     assert ours.encode(ours.chat.render(PLAIN))[:2].count(theirs.bos_token_id) == (template == WITH_BOS)
 
 
+@pytest.mark.parametrize("token", ["\ud800", "a\0b"])
+def test_a_special_token_that_the_tokenizer_cannot_have_is_refused(token: str, tmp_path: Path):
+    save(tmp_path, byte_level(), add_bos_token=True, bos_token=token)
+    with pytest.raises(PackageError, match="tokenizer_config.json: 'bos_token' .* (cannot be used|is not in)"):
+        load(tmp_path)
+
+
 def test_templates_are_found_wherever_they_are_kept(tmp_path: Path):
     named = {"default": "D{{ messages[0].content }}", "tool_use": "T{{ tools | length }}", "rag": "R"}
     save(tmp_path, byte_level(), chat_template=[{"name": n, "template": t} for n, t in named.items()])
@@ -58,6 +67,8 @@ REFUSED = {
     "a way in": ("{% set ns = namespace() %}{% set ns.__init__ = 1 %}", PLAIN, "SecurityError"),
     "a change": ("{{ messages.append(1) }}", PLAIN, "SecurityError"),
     "no messages": ("x", [], "at least one message"),
+    "a role of brackets": ("x", [{"role": functools.reduce(lambda x, _: [x], range(5000), [])}], "too large to show"),
+    "a role of many digits": ("x", [{"role": 10**5000}], "too large to show"),
     "a text": ("x", "hello", "messages must be a list"),
     "no role": ("x", [{"content": "hello"}], "message 0 must be an object with a 'role'"),
     "an object": ("x", [{"role": "user", "content": object()}], "message 0 holds a object"),
@@ -69,6 +80,23 @@ def test_what_a_template_or_a_message_cannot_do_is_a_prompt_error(case: str, tmp
     template, messages, words = REFUSED[case]
     with pytest.raises(PromptError, match=words):
         ChatTemplate(tmp_path, {"default": template}, {}).render(messages)
+
+
+def test_a_template_that_makes_more_than_the_context_is_refused(tmp_path: Path):
+    source = shutil.copytree(DEMO, tmp_path / "source")
+    grown = "{% set n = namespace(s='word word ') %}{% for i in range(20) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}"
+    (source / "chat_template.jinja").write_text(grown)
+    package = convert(source, tmp_path / "demo.estream")
+    with estream.load(package.path) as model:
+        messages = [{"role": "user", "content": "Hello"}]
+        assert len(model.render(messages)) > 8 << 20
+        tracemalloc.start()
+        try:
+            with pytest.raises(PromptError, match="the conversation has more than 2048 tokens, the model's context is 2048"):
+                model.encode_chat(messages)
+            assert tracemalloc.get_traced_memory()[1] < 64 << 20
+        finally:
+            tracemalloc.stop()
 
 
 def test_a_conversation_goes_from_the_command_line_to_logits(tmp_path: Path):

@@ -104,4 +104,18 @@ void linear_attention_matches_its_definition() {
   }
 }
 
+// Sanitizers judge the addresses.
+void linear_attention_takes_no_rows() {
+  const DeltaShape shape{2, 4, 12, 16};
+  for_each_variant([&](const Kernels&) {
+    CpuDevice device(2, false);
+    std::vector<float> state(shape.value_heads * shape.key_dim * shape.value_dim, 3.0f);
+    const std::vector<float> before = state;
+    device.delta_rule(shape, {nullptr, 0, 112}, {nullptr, 0, 8}, nullptr, state.data(), {nullptr, 0, 64});
+    CHECK(same_bits(state, before));
+    device.gate({nullptr, 0, 64}, {nullptr, 0, 64}, true, {nullptr, 0, 64});
+    delta_gates({nullptr, 0, 8}, nullptr, nullptr);
+  });
+}
+
 }  // namespace estream::tests

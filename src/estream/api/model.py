@@ -267,6 +267,7 @@ class Model(TextCalls, TextServices):
             computed_tokens=batch.tokens,
             prompts=len(batch.prompt_counts),
             bytes_read=int(bytes_read),
+            embedding_bytes=result.embedding_bytes,
             bytes_unused=result.unused_bytes,
             read_s=read_s,
             compute_s=result.compute_s,

@@ -21,9 +21,9 @@ class SweepStats:
 
     ``computed_tokens`` are fewer than ``prompt_tokens`` where prompts begin alike. ``read_s`` is the time with at least one
     read in flight, ``stall_s`` the time that computing waited for reads, ``compute_s`` the time inside the device.
-    ``bytes_read`` is everything the lanes read, ``bytes_unused`` the part of it
-    that was read ahead of the routing for experts without tokens. ``prediction`` counts the experts that were prefetched
-    with few tokens (``predicted``), and those of them that got tokens (``right``).
+    ``bytes_read`` is everything the lanes read, ``embedding_bytes`` the part for embedding rows, ``bytes_unused`` the part
+    that was read ahead of the routing for experts without tokens. ``prediction`` counts the experts that the next layer's
+    router named early (``predicted``), and those of them that got tokens (``right``).
 
     ``emulated``: the device is an emulator of another one. Its times say nothing of that, and are None in JSON.
     """
@@ -33,6 +33,7 @@ class SweepStats:
     computed_tokens: int
     prompts: int
     bytes_read: int
+    embedding_bytes: int
     bytes_unused: int
     read_s: float
     compute_s: float

@@ -29,8 +29,8 @@ class TextCalls:
         return self._package.about()
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, with the special tokens that the tokenizer's own rules add."""
-        return self._tokenizer.encode(text)
+        """Token ids of a text, as many as it has, with the special tokens that the tokenizer's own rules add."""
+        return [int(token) for token in self._tokenizer.ids(text, check=self._memory.check_scratch)]
 
     def render(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> RenderedChat:
         """The text of a conversation by the checkpoint's chat template, as :meth:`ChatTemplate.render` says.
@@ -40,5 +40,6 @@ class TextCalls:
         return self._tokenizer.chat.render(messages, add_generation_prompt, **variables)
 
     def encode_chat(self, /, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> list[int]:
-        """Token ids of a conversation. Raises PromptError as :meth:`render` does."""
-        return self._tokenizer.encode(self.render(messages, add_generation_prompt, **variables))
+        """Token ids of a conversation. Raises PromptError as :meth:`render` does, and where there are more than the context."""
+        text, context = self.render(messages, add_generation_prompt, **variables), self._memory.manifest.config.context
+        return [int(token) for token in self._tokenizer.ids(text, context, "the conversation", self._memory.check_scratch)]

@@ -43,6 +43,9 @@ class HfCheckpoint:
         self.tensors = decoded.tensors
         self.compression = decoded.compression
 
+    def in_its_words(self, message: str) -> str:
+        return message
+
     def fingerprint(self) -> dict[str, Any]:
         """Return the source's kind, folder and files, for the manifest."""
         source = take_fingerprint("huggingface", self.path, [self.path / "config.json", *self.files])

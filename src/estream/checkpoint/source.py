@@ -47,6 +47,10 @@ class CheckpointSource(Protocol):
     @property
     def tensors(self) -> Mapping[str, SourceTensor]: ...
 
+    def in_its_words(self, message: str) -> str:
+        """Return a message about ``config.json`` with the names of this checkpoint's own file and keys."""
+        ...
+
     def check(self, refs: list[TensorRef], ignored: frozenset[str]) -> None:
         """Check that the checkpoint holds exactly the tensors of ``refs`` and ``ignored``, in supported shapes and types."""
         ...

@@ -90,5 +90,7 @@ def stream_layers(
 
 
 class _NoEmbedding:
+    bytes = 0
+
     def finish(self, out: np.ndarray) -> None:
         """Nobody reads rows here."""

@@ -36,6 +36,8 @@ _KEYS = [
 LARGEST = 16 * MiB
 
 LaneCount = Annotated[int, Meta(ge=1, le=1024)]
+#: By how much something takes longer beside something else.
+Slowdown = Annotated[float, Meta(ge=1, le=1e6)]
 
 
 class Storage(Record, frozen=True):
@@ -47,8 +49,8 @@ class Storage(Record, frozen=True):
 
     rates: Annotated[Mapping[LaneCount, Curve], Meta(min_length=1)]
     embedding: Curve
-    compute_slowdown: NotNegative = 1.0
-    read_slowdown: NotNegative = 1.0
+    compute_slowdown: Slowdown = 1.0
+    read_slowdown: Slowdown = 1.0
 
     def rate(self, lanes: int, request_bytes: int) -> float:
         """Bytes per second with so many reads in flight; between measured numbers of lanes on a straight line."""

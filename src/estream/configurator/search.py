@@ -22,6 +22,8 @@ from estream.host.sizes import MiB, round_up
 SEARCH_PAGES = 300
 #: Costs that differ by less than this are near-equal.
 NEAR = 0.02
+#: A ring may be so much slower than a larger one: what that one takes more is taken from pages that stay.
+NEAR_RING = 0.05
 #: Times that differ by less are equal.
 _EQUAL = 1e-9
 #: A prompt that gains less by what is kept gains nothing.
@@ -89,7 +91,7 @@ def choose(
 def _rings(ample: Simulator, start: Configuration) -> list[int]:
     """Rising sizes of the ring, each at least as fast as those before it for every judged prompt, short or long.
 
-    The last one is the smallest with which none of them is slower by more than ``NEAR`` than with any larger one.
+    The last one is the smallest with which none of them is slower by more than ``NEAR_RING`` than with any larger one.
     """
     smallest, shapes = round_up(ample.memory.smallest_ring, 2 * MiB), judged_shapes(ample.memory)
 
@@ -102,7 +104,7 @@ def _rings(ample: Simulator, start: Configuration) -> list[int]:
         if all(t <= best * (1 + _EQUAL) for t, best in zip(found, least, strict=True)):
             chain.append((ring, [min(pair) for pair in zip(found, least, strict=True)]))
     best = chain[-1][1]
-    near = [all(t <= b * (1 + NEAR) for t, b in zip(found, best, strict=True)) for _, found in chain]
+    near = [all(t <= b * (1 + NEAR_RING) for t, b in zip(found, best, strict=True)) for _, found in chain]
     return [ring for ring, _ in chain[: near.index(True) + 1]]
 
 

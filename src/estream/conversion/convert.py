@@ -9,7 +9,7 @@ import numpy as np
 from estream.checkpoint.left_out import check_tied_head, left_out_notes
 from estream.checkpoint.opening import open_checkpoint
 from estream.checkpoint.source import CheckpointSource
-from estream.conversion.memory import Pace, choose_pace
+from estream.conversion.memory import Beside, Pace, choose_pace
 from estream.conversion.npu.target import NPU_GROUP, NpuTarget
 from estream.errors import CheckpointError, OptionError
 from estream.host.buffers import BUFFERS
@@ -25,6 +25,7 @@ from estream.package.package import Package, open_package
 from estream.package.parts import GROUPS
 from estream.package.writer import PackageSpec, PackageWriter, write_package
 from estream.quantization.calibration import Calibration, read_embeddings
+from estream.quantization.calibration_memory import text_bytes
 from estream.quantization.packing import PagePacker
 from estream.quantization.summary import experts_keep_codes, matrix_notes, preferred_group, summarise
 from estream.quantization.text import calibration_windows
@@ -99,9 +100,12 @@ def convert(
     options = options or ConvertOptions()
     options.check()
     checkpoint = open_checkpoint(str(source))
-    family = family_of(checkpoint.config)
-    config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
-    tensors = family.tensors(config, frozenset(checkpoint.tensors))
+    try:
+        family = family_of(checkpoint.config)
+        config = read_model(family, checkpoint.config, [tensor.shape for tensor in checkpoint.tensors.values()])
+        tensors = family.tensors(config, frozenset(checkpoint.tensors))
+    except CheckpointError as error:
+        raise CheckpointError(checkpoint.in_its_words(str(error))) from error
     checkpoint.check(list(all_refs(tensors)), frozenset(tensors.ignored))
     for name, content in checkpoint.extras():
         check_tokenizer({name: content}, f"{source}: {name}")
@@ -118,28 +122,30 @@ def convert(
         npu=npu.section if npu else None,
     )
     cut = npu.source if npu else spec.quantization
-    text = None if options.calibrate is None else _text(Path(options.calibrate), checkpoint, tensors, config, cut)
-    # After the text: its activations are in memory by now.
-    pages = 0 if text is None else text.PAGES
-    pace = choose_pace(spec, checkpoint, tensors, build_tape(config, cut), READING, pages)
+    windows = None if options.calibrate is None else calibration_windows(Path(options.calibrate), checkpoint.path, config)
+    chooses = cut.expert_bits == 4 and not experts_keep_codes(checkpoint, tensors, cut)
+    beside = Beside(
+        held=sum(map(len, npu.files.values())) if npu else 0,
+        text=0 if windows is None else text_bytes(config, cut, windows, chooses),
+        text_pages=0 if windows is None else (Calibration if chooses else TextUse).PAGES,
+        reordered=npu is not None,
+    )
+    pace = choose_pace(spec, checkpoint, tensors, build_tape(config, cut), READING, beside)
+    text: Calibration | TextUse | None = None
+    if windows is not None:
+        embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
+        if chooses:
+            final_norm = PageWeights(checkpoint, config, tensors).final_norm()
+            text = Calibration(config, cut, windows, embeddings, final_norm, Path(options.calibrate or "").name)
+        else:
+            text = TextUse(config, cut, windows, embeddings)
+        del embeddings
     try:
         with write_package(destination, spec, options.force) as writer:
             _Conversion(checkpoint, tensors, writer, npu, text, pace).run(progress)
     finally:
         BUFFERS.clear()
     return open_package(destination, options.device)
-
-
-def _text(
-    text: Path, checkpoint: CheckpointSource, tensors: ModelTensors, config: ModelConfig, quantization: Quantization
-) -> Calibration | TextUse:
-    """Calibration where codes are to be chosen; else only the use of experts is tallied."""
-    windows = calibration_windows(text, checkpoint.path, config)
-    embeddings = read_embeddings(checkpoint, tensors.embedding, windows)
-    if quantization.expert_bits != 4 or experts_keep_codes(checkpoint, tensors, quantization):
-        return TextUse(config, quantization, windows, embeddings)
-    final_norm = PageWeights(checkpoint, config, tensors).final_norm()
-    return Calibration(config, quantization, windows, embeddings, final_norm, text.name)
 
 
 def all_refs(tensors: ModelTensors) -> Iterator[TensorRef]:

@@ -49,6 +49,8 @@ class EmbeddingReader:
         self._part_rows = min(_ROWS_AT_ONCE, max(1, len(memory) // per_row))
         self._part_bytes = self._part_rows * per_row
         self._asked, self._parts = 0, deque[_Part]()
+        #: Bytes asked for so far.
+        self.bytes = 0
         for place in range(max(1, len(memory) // self._part_bytes)):
             self._ask(place)
 
@@ -103,6 +105,7 @@ class EmbeddingReader:
         targets = place * self._part_bytes + np.concatenate(([0], np.cumsum(lengths)[:-1]))
         parts = zip(begins.tolist(), (self._address + targets).tolist(), lengths.tolist(), strict=True)
         ticket = self._reads.native.gather(EMBEDDING_FILE, list(parts))
+        self.bytes += int(lengths.sum())
         offsets = np.ascontiguousarray(targets[run_of] + starts - begins[run_of])
         self._parts.append(_Part(self._asked, rows, place, ticket, offsets))
         self._asked += len(rows)

@@ -26,7 +26,9 @@ Look = Callable[[np.ndarray, str], None]
 
 
 class Embedding(Protocol):
-    """Embedding rows that were asked for before the sweep began."""
+    """Embedding rows that were asked for before the sweep began. ``bytes`` were read for them."""
+
+    bytes: int
 
     def finish(self, out: np.ndarray) -> None:
         """Fill ``out`` [tokens, hidden]."""
@@ -35,7 +37,8 @@ class Embedding(Protocol):
 @dataclass(frozen=True)
 class SweepResult:
     """The answers of the ``head`` lie in the arena until the next sweep. Times in seconds: ``compute_s`` inside
-    the device, ``stall_s`` waiting for reads. ``unused_bytes`` were read ahead of the routing for experts without tokens.
+    the device, ``stall_s`` waiting for reads. ``unused_bytes`` were read ahead of the routing for experts without tokens,
+    ``embedding_bytes`` for rows. ``counts`` int64 [layers, experts] say how many tokens each expert got.
     """
 
     head: HeadArrays
@@ -44,6 +47,7 @@ class SweepResult:
     unused_bytes: int
     prefetch: PrefetchStats
     counts: np.ndarray
+    embedding_bytes: int
 
 
 @dataclass
@@ -108,7 +112,8 @@ class Sweep:
             self._pager.abort()
             raise
         spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
-        return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch, _stack(self._counts))
+        counts = _stack(self._counts)
+        return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch, counts, embedding.bytes)
 
     def _run_layers(self, look_at: Callable[[str], None] | None) -> None:
         # A router that named experts to prefetch stays in the arena until its own layer routes.

@@ -57,6 +57,6 @@ class Timeline:
         start = min((e["ts"] for e in self.events), default=0.0)
         shifted = [event | {"ts": event["ts"] - start} for event in self.events]
         try:
-            path.write_text(json.dumps({"traceEvents": labels + shifted, "estream": stats}))
+            path.write_text(json.dumps({"traceEvents": labels + shifted, "estream": stats}, allow_nan=False))
         except OSError as error:
             raise PackageError(f"{path}: the trace cannot be written ({error.strerror})") from error

@@ -1,15 +1,19 @@
-"""Reading small files whole. A pipe or a device under an expected name is refused before it is opened."""
+"""Reading small files whole, or for their checksum. A pipe or a device under an expected name is refused unopened."""
 
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
+import numpy as np
+
+from estream import _native
 from estream.host.sizes import MiB, format_bytes
 
 #: Manifests, tokenizers and compiled graphs: what a package has beside its weights.
 LARGEST = 256 * MiB
+_BLOCK = 1 * MiB
 
 
 def read_regular(path: Path, largest: int = LARGEST) -> bytes:
@@ -20,14 +24,34 @@ def read_regular(path: Path, largest: int = LARGEST) -> bytes:
 
     """
     with open_regular(path) as file:
-        found = os.fstat(file.fileno())
-        if found.st_size > largest:
-            size = format_bytes(found.st_size)
-            raise OSError(errno.EFBIG, f"{size}, at most {format_bytes(largest)} are expected", str(path))
-        return file.read(found.st_size)
+        return file.read(_size(file, largest))
 
 
-def open_regular(path: Path) -> BinaryIO:
+def checksum_regular(path: Path, largest: int = LARGEST) -> int:
+    """The XXH3-64 of a file of at most ``largest`` bytes, of which few are in memory at once.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is not a regular file.
+
+    """
+    total = _native.Checksum()
+    block = memoryview(bytearray(_BLOCK))
+    with open_regular(path) as file:
+        left = _size(file, largest)
+        while left and (count := file.readinto(block[:left])):
+            total.add(np.frombuffer(block, np.uint8, count))
+            left -= count
+    return total.value
+
+
+def _size(file: BufferedReader, largest: int) -> int:
+    size = os.fstat(file.fileno()).st_size
+    if size > largest:
+        raise OSError(errno.EFBIG, f"{format_bytes(size)}, at most {format_bytes(largest)} are expected", file.name)
+    return size
+
+
+def open_regular(path: Path) -> BufferedReader:
     """Open a file to be read.
 
     Raises:

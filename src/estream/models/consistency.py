@@ -65,6 +65,8 @@ def _attention(attention: AttentionConfig) -> Iterator[str]:
 
 
 def _moe(moe: MoeConfig) -> Iterator[str]:
+    if moe.shared_gate and not moe.shared_intermediate_size:
+        yield "'model.moe.shared_width' must be given where 'model.moe.shared_gate' is true, found 0"
     if moe.experts % moe.n_group:
         yield f"'model.moe.groups' must divide the {moe.experts} experts, found {moe.n_group}"
     if moe.topk_group > moe.n_group:

@@ -133,7 +133,8 @@ class HfConfig:
         head_dim = hidden // heads if shared else self.integer("head_dim", default=default)
         if head_dim % 2 or not 2 <= head_dim <= LARGEST_HEAD:
             raise CheckpointError(
-                f"config.json: a head size of {head_dim} is not supported, it must be even and at most {LARGEST_HEAD}"
+                f"config.json: a head size of {head_dim} ('head_dim', else hidden_size / num_attention_heads) is not "
+                f"supported, it must be even and at most {LARGEST_HEAD}"
             )
         return head_dim
 

@@ -12,10 +12,9 @@ from safetensors.numpy import load
 from estream import _native
 from estream.errors import DeviceError, PackageError
 from estream.host.fingerprint import changed_file
-from estream.host.regular_file import read_regular
+from estream.host.regular_file import checksum_regular, read_regular
 from estream.host.sizes import KiB
 from estream.package.about import read_about
-from estream.package.document import checksum_of
 from estream.package.manifest import EMBEDDING, MANIFEST, PAGES, RESIDENT, TOKENIZER, Manifest
 from estream.package.parts import MatrixPart
 
@@ -157,7 +156,7 @@ def _check_files(package: Package) -> None:
 
 def _check_small_file(path: Path, checksum: int) -> None:
     try:
-        found = checksum_of(read_regular(path))
+        found = checksum_regular(path)
     except FileNotFoundError as error:
         raise PackageError(f"{path}: missing; convert the model again") from error
     except OSError as error:

@@ -7,6 +7,7 @@ checkpoint is read once. Method, sources and measurements: docs/quantization.md.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from estream.package.layout import PageSpec, Quantization, expert_layout
 from estream.package.package import FinalNorm
 from estream.package.parts import MatrixPart
 from estream.package.quantization_report import CalibrationText
+from estream.quantization.calibration_memory import expert_bytes, most_tokens
 from estream.quantization.statistics import Correction, InputStatistics, input_statistics
 from estream.quantization.stream import TextStream
 from estream.quantization.use import UseTally
@@ -115,6 +117,8 @@ class Calibration:
         self._head: np.ndarray | None = None
         self._inputs: tuple[tuple[int, int], _Inputs, InputStatistics] | None = None
         self._moe = config.moe
+        self._counted = most_tokens(config, self._quantized.tokens)
+        self._expert_bytes = partial(expert_bytes, config, quantization)
         self._gate_up: _GateUp | None = None
         self.facts: CalibrationText = {"text": name, "tokens": self._quantized.tokens, "windows": len(windows)}
         #: Experts with fewer than SCARCE_TOKENS tokens, by layer.
@@ -185,9 +189,15 @@ class Calibration:
         if self._inputs is None or self._inputs[0] != key:
             self._inputs = None
             tokens, weights = self._expert_tokens(spec)
+            self._check_memory(spec, len(tokens))
             inputs = _Inputs(self._quantized.expert_inputs(tokens), self._reference.expert_inputs(tokens), weights)
             self._inputs = (key, inputs, input_statistics(inputs.x, weights, padded_inputs))
         return self._inputs[1:]
+
+    def _check_memory(self, spec: PageSpec, tokens: int) -> None:
+        """Raise BudgetError where an expert has more tokens than was counted on, and they do not fit."""
+        if tokens > self._counted:
+            limits.fitting(size := self._expert_bytes(tokens), size, f"--calibrate: {spec} with {tokens} of the text's tokens")
 
     def _expert_tokens(self, spec: PageSpec) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of an expert and its routing weights; borrowed tokens get the layer's mean weight."""

@@ -35,12 +35,10 @@ class TextStream:
         *,
         float_activations: bool,
     ) -> None:
-        # The device computes only the wanted tokens in the last layer. One more layer, so that it computes all tokens.
-        self._config = structs.replace(config, layers=config.layers + 1)
+        self._config = _with_all_tokens(config)
         self._device = CpuDevice(self._config, limits.default_threads(), float_activations)
-        batch = Batch.of(windows, wanted=[Hidden()] * len(windows))
-        sizes = ActivationSizes(self._config, quantization, batch.shape, float_activations, self._device.kv_element_bytes)
-        plan = ActivationPlan(sizes)
+        batch = _batch(windows)
+        plan = activation_plan(config, quantization, windows, float_activations=float_activations)
         _check_memory(plan.bytes, batch.tokens)
         self._memory = _aligned(plan.bytes)
         # Touch every page now, so that the check of the next stream sees how much memory is left.
@@ -85,6 +83,24 @@ class TextStream:
             x = x - x.mean(1, keepdims=True)
         rms = np.sqrt(np.square(x).mean(1, keepdims=True) + np.float32(self._config.norm_eps))
         return np.asarray(x / rms * norm.weight if norm.bias is None else x / rms * norm.weight + norm.bias)
+
+
+def activation_plan(
+    config: ModelConfig, quantization: Quantization, windows: list[np.ndarray], *, float_activations: bool
+) -> ActivationPlan:
+    """The arrays of a :class:`TextStream`."""
+    every = _with_all_tokens(config)
+    element_bytes = CpuDevice(every, 1, float_activations).kv_element_bytes
+    return ActivationPlan(ActivationSizes(every, quantization, _batch(windows).shape, float_activations, element_bytes))
+
+
+def _with_all_tokens(config: ModelConfig) -> ModelConfig:
+    """The device computes only the wanted tokens in the last layer. One more layer, so that it computes all tokens."""
+    return structs.replace(config, layers=config.layers + 1)
+
+
+def _batch(windows: list[np.ndarray]) -> Batch:
+    return Batch.of(windows, wanted=[Hidden()] * len(windows))
 
 
 def _aligned(size: int) -> np.ndarray:

@@ -148,7 +148,7 @@ def _in_child(source: str, context: dict[str, Any]) -> str:
 
 def _line(error: Exception) -> str:
     """What an exception says, in one line."""
-    return " ".join(str(error).split())[:300]
+    return " ".join(str(error)[:1000].split())[:300]
 
 
 def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

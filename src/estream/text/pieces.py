@@ -58,6 +58,18 @@ def fewest_tokens(tokenizer: Tokenizer, text: str, limit: int) -> int:
     return count
 
 
+def normalized_bytes(tokenizer: Tokenizer, text: str) -> int:
+    """About how many bytes a text has once it is normalized, or before where that is more: a ligature may become a sentence."""
+    size, normalizer = 0, tokenizer.normalizer
+    for begin in range(0, len(text), PIECE):
+        part = text[begin : begin + PIECE]
+        longest = len(part.encode())
+        if normalizer is not None:
+            longest = max(longest, len(normalizer.normalize_str(part).encode()))
+        size += longest
+    return size
+
+
 def _fewest(tokens: int) -> int:
     """How many tokens of a piece are tokens of the whole too: a cut changes those of the words around it alone."""
     return max(tokens - tokens // 100 - 32, 0)

@@ -5,10 +5,12 @@ All others are rendered in a child process under the system's limits (``template
 
 from jinja2 import nodes
 
+from estream.text.template_rewrite import COUNTED, JOINED, LOOKED, SLICED
+
 _FILTERS = frozenset([
     "trim", "tojson", "length", "count", "upper", "lower", "string", "first", "last", "items", "default", "d", "int", "list",
     "capitalize", "title", "join", "replace", "safe", "abs", "select", "reject", "selectattr", "rejectattr", "map", "reverse",
-    "_counted", "_joined",
+    COUNTED, JOINED, SLICED, LOOKED,
 ])  # fmt: skip
 _METHODS = frozenset([
     "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines", "startswith", "endswith", "items", "keys", "values", "get",
@@ -34,7 +36,7 @@ _MAPPED = frozenset(["upper", "lower", "trim", "string", "length", "int", "tojso
 
 def is_tame(template: nodes.Template) -> bool:
     """Whether everything that a template does is known to be bounded by the meter."""
-    joined = {id(each.node) for each in template.find_all(nodes.Filter) if each.name == "_joined"}
+    joined = {id(each.node) for each in template.find_all(nodes.Filter) if each.name == JOINED}
     waiting: list[nodes.Node] = [template]
     while waiting:
         node = waiting.pop()

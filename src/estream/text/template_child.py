@@ -1,6 +1,6 @@
 """A child process that renders one chat template under the system's limits.
 
-It is run as a program and imports nothing of estream but three files beside it: starting takes a tenth of a second.
+It is run as a program and imports nothing of estream but four files beside it: starting takes a tenth of a second.
 """
 
 import json

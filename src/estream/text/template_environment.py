@@ -1,11 +1,12 @@
 """What chat templates are rendered with: jinja's sandbox, with a bound on steps, time, and the size of what is made.
 
-Of estream only the meter is imported here: a child process renders a template with these two files alone.
+Of estream only the meter and the rewriting are imported here: a child process renders a template with these files alone.
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import wraps
 from typing import Any
 
 from jinja2 import Template, TemplateError, nodes
@@ -16,8 +17,28 @@ from jinja2.runtime import LoopContext, Undefined
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from estream.text.template_meter import BINARY, METHODS, BoundError, check_join, check_replace, counted, listed, meter, size_of
+from estream.text.template_meter import (
+    BINARY,
+    METHODS,
+    BoundError,
+    check_copy,
+    check_join,
+    check_replace,
+    check_search,
+    counted,
+    listed,
+    looked,
+    meter,
+    size_of,
+    sliced,
+    text_size,
+)
+from estream.text.template_rewrite import COUNTED, JOINED, LOOKED, SLICED, metered
 
+#: Characters of a form of the time; each two may become dozens.
+_LONGEST_FORM = 256
+#: Filters whose result is as long as a text that they are given.
+_COPYING = frozenset(["upper", "lower", "trim", "capitalize", "title", "reverse"])
 #: Characters of a template. The longest that are published have some 30,000.
 LONGEST_TEMPLATE = 131_072
 
@@ -42,7 +63,7 @@ class _Environment(ImmutableSandboxedEnvironment):
     intercepted_binops = frozenset(["+", "*", "**", "%"])
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        return _metered(super()._parse(source, name, filename))
+        return metered(super()._parse(source, name, filename))
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
         BINARY[operator](left, right)
@@ -55,47 +76,44 @@ class _Environment(ImmutableSandboxedEnvironment):
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str) and args and getattr(obj, "__name__", "") == "join":
             args = (listed(args[0]), *args[1:])
-        if isinstance(owner, str) and (check := METHODS.get(getattr(obj, "__name__", ""))):
+        if isinstance(owner, str):
+            check: Callable[..., None] = METHODS.get(getattr(obj, "__name__", ""), check_search)
             check(owner, *args, **kwargs)
+        else:
+            looked(owner)
         return super().call(context, obj, *args, **kwargs)
-
-
-def _metered(template: nodes.Template) -> nodes.Template:
-    """Count the rounds of loops, and measure what ``~`` joins before it does."""
-    for loop in template.find_all(nodes.For):
-        loop.iter = nodes.Filter(loop.iter, "_counted", [], [], None, None, lineno=loop.lineno)
-    _with_joins(template)
-    return template
-
-
-def _with_joins(node: Any) -> Any:
-    for name, value in node.iter_fields():
-        if isinstance(value, nodes.Node):
-            setattr(node, name, _with_joins(value))
-        elif isinstance(value, list):
-            setattr(node, name, [_with_joins(each) if isinstance(each, nodes.Node) else each for each in value])
-        elif isinstance(value, tuple):
-            setattr(node, name, tuple(_with_joins(each) if isinstance(each, nodes.Node) else each for each in value))
-    if isinstance(node, nodes.Concat):
-        whole = nodes.Tuple(node.nodes, "load", lineno=node.lineno)
-        return nodes.Filter(whole, "_joined", [], [], None, None, lineno=node.lineno, environment=node.environment)
-    return node
 
 
 def _measured(value: Any) -> Any:
     """What is written must not be too long; called before it becomes text."""
-    meter.take(len(value) if isinstance(value, str) else size_of(value))
+    meter.take(text_size(len(value), value) if isinstance(value, str) else size_of(value))
     return value
 
 
 def _joined(values: tuple[Any, ...]) -> str:
-    return "".join([str(_measured(value)) for value in values])
+    return _concatenated([value if isinstance(value, str) else str(_measured(value)) for value in values])
 
 
 def _concatenated(parts: Iterable[str]) -> str:
     whole = list(parts)
-    meter.take(sum(map(len, whole)))
+    meter.take(text_size(sum(map(len, whole)), *whole))
     return "".join(whole)
+
+
+def _with_meter(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of jinja's that measures the texts it makes others of."""
+    check = check_copy if name in _COPYING else looked
+
+    @wraps(function)  # the marks that jinja has on a filter are kept
+    def measured(*values: Any, **named: Any) -> Any:
+        for value in values:
+            if isinstance(value, str):
+                check(value)
+            else:
+                looked(value)
+        return function(*values, **named)
+
+    return measured
 
 
 class _Generation(Extension):
@@ -151,9 +169,12 @@ def environment() -> ImmutableSandboxedEnvironment:
 
     measured_join.jinja_pass_arg = join.jinja_pass_arg  # type: ignore[attr-defined]
     measured_replace.jinja_pass_arg = replace.jinja_pass_arg  # type: ignore[attr-defined]
+    made.filters = {name: _with_meter(name, function) for name, function in made.filters.items()}
     made.filters |= {
-        "_counted": counted,
-        "_joined": _joined,
+        COUNTED: counted,
+        JOINED: _joined,
+        SLICED: sliced,
+        LOOKED: looked,
         "join": measured_join,
         "list": listed,
         "replace": measured_replace,
@@ -164,7 +185,7 @@ def environment() -> ImmutableSandboxedEnvironment:
         del made.globals[name]
     made.globals |= {
         "raise_exception": _raise_exception,
-        "strftime_now": lambda form: datetime.now().strftime(form),
+        "strftime_now": _strftime_now,
         "namespace": _namespace,
         "dict": lambda *values, **named: dict(*values, **named),
     }
@@ -195,5 +216,11 @@ def _each_measured(parts: Iterable[str]) -> Iterator[str]:
         yield part
 
 
+def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_FORM:
+        raise BoundError(f"it writes the time in a form of {len(form)} characters")
+    return datetime.now().strftime(form)
+
+
 def _raise_exception(message: str) -> None:
-    raise RefusedError(message)
+    raise RefusedError(str(_measured(message)))

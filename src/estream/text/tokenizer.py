@@ -15,7 +15,7 @@ from estream.host.sizes import MiB
 from estream.schema import SchemaError, parse
 from estream.text.chat_template import ChatTemplate, RenderedChat
 from estream.text.open_tokenizer import open_tokenizer
-from estream.text.pieces import PIECE, encode_pieces, fewest_tokens
+from estream.text.pieces import PIECE, encode_pieces, fewest_tokens, normalized_bytes
 from estream.text.quiet import TokenizerError, failures
 from estream.text.splitting import Splitting, bytes_per_token, splitting_of
 from estream.text.token_bytes import TokenBytes
@@ -42,8 +42,10 @@ def _allow(size: int) -> None:
     del size
 
 
-#: What the tokenizer takes for each byte of a text that it must see whole (docs/design.md).
+#: What the tokenizer takes for each byte of a normalized text that it must see whole (docs/design.md).
 BYTES_PER_BYTE = 400
+#: What is taken for so many characters is not counted.
+_SHORT = 2048
 
 
 class TextTokenizer:
@@ -74,10 +76,15 @@ class TextTokenizer:
         assert self._tokenizer is not None
         if config.get(f"add_{name}") is not True or name not in special:
             return []
-        token = self._tokenizer.token_to_id(special[name])
+        try:
+            with failures(hide_panics=self._panics):
+                token = self._tokenizer.token_to_id(special[name])
+                added = self._tokenizer.encode("").ids
+        except TokenizerError as error:
+            raise PackageError(f"{self._package / CONFIG}: '{name}' {special[name]!r} cannot be used ({error})") from error
         if token is None:
             raise PackageError(f"{self._package / CONFIG}: '{name}' {special[name]!r} is not in the tokenizer's vocabulary")
-        return [] if token in self._tokenizer.encode("").ids else [token]
+        return [] if token in added else [token]
 
     def encode(self, text: str) -> list[int]:
         """Return token ids with the special tokens that the tokenizer adds; a rendered chat has its own and gets none.
@@ -112,6 +119,8 @@ class TextTokenizer:
         try:
             with self._lock, failures(hide_panics=self._panics):
                 if len(text) <= PIECE:
+                    if len(text) > _SHORT and self._splitting is None:
+                        check(normalized_bytes(self._tokenizer, text) * BYTES_PER_BYTE)
                     return self._whole(text)
                 return self._long(text, size, context, check)
         except _TooLongError as error:
@@ -201,7 +210,7 @@ class TextTokenizer:
         def check_whole(rest: str) -> None:
             if context is not None:
                 check_count(fewest_tokens(tokenizer, rest, context - count))
-            check(len(rest.encode()) * BYTES_PER_BYTE)
+            check(normalized_bytes(tokenizer, rest) * BYTES_PER_BYTE)
 
         if self._splitting is None:
             check_whole(text)

@@ -19,6 +19,7 @@ from tiny import make_tiny
 from tolerances import GGUF_LOGITS
 
 import estream
+from estream.checkpoint.gguf import words
 from estream.checkpoint.gguf.checkpoint import GgufCheckpoint
 from estream.checkpoint.gguf.views import View
 from estream.conversion.convert import ConvertOptions, convert
@@ -48,6 +49,20 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     saved = load_file(folder / "model.safetensors")
     write(folder / "model.gguf", case, config, saved)
     return Made(case, config, saved, folder / "model.gguf")
+
+
+#: What a translated config holds beside the file's own numbers.
+FIXED = {
+    "architectures", "vocab_size", "hidden_act", "tie_word_embeddings", "decoder_sparse_step", "mlp_only_layers", "qkv_bias",
+    "moe_layer_freq", "rope_interleave", "attention_bias", "use_qk_norm", "lm_head_bias", "swiglu_limit", "long_factor",
+    "short_factor", "truncate",
+}  # fmt: skip
+
+
+def test_every_setting_has_a_word_for_messages(made: Made):
+    config = GgufCheckpoint(made.path).config
+    names = set(config) | set(config.get("rope_scaling", {}))
+    assert names - FIXED <= set(words._WORDS)
 
 
 def test_tensors_come_back_under_their_names_with_their_values(made: Made):

@@ -14,6 +14,7 @@ from estream.checkpoint.gguf.names import views_by_name
 from estream.checkpoint.gguf.tokenizer import tokenizer_files
 from estream.checkpoint.gguf.types import CODE_GROUP
 from estream.checkpoint.gguf.views import Piece, View
+from estream.checkpoint.gguf.words import in_gguf_words
 from estream.checkpoint.huggingface import widen
 from estream.checkpoint.source import check_tensors
 from estream.errors import CheckpointError
@@ -48,7 +49,7 @@ class GgufCheckpoint:
         self.path = path
         self.notes: list[str] = []
         metadata, stored, self.files = read_model(path)
-        keys = Keys(path, metadata)
+        self._keys = keys = Keys(path, metadata)
         architecture = architecture_of(keys)
         self.config = architecture.config(keys, stored, self._vector)
         keys.refuse_unread()
@@ -62,6 +63,9 @@ class GgufCheckpoint:
     @property
     def tensors(self) -> dict[str, View]:
         return self._tensors
+
+    def in_its_words(self, message: str) -> str:
+        return in_gguf_words(message, self._keys)
 
     def fingerprint(self) -> dict[str, Any]:
         return take_fingerprint("gguf", self.files[0].parent, self.files)
