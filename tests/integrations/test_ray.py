@@ -133,7 +133,7 @@ def cluster() -> Iterator[None]:
 
 
 def test_two_actors_give_the_rows_of_one(cluster: None, demo_package: Package, rows: Path, tmp_path: Path):
-    """Through Python, from Parquet to Parquet."""
+    """Through Python."""
     source = [{"index": i, "text": row["text"]} for i, row in enumerate(lines(rows)[:60])]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(source), tmp_path / "rows.parquet", row_group_size=20)
 
@@ -144,13 +144,15 @@ def test_two_actors_give_the_rows_of_one(cluster: None, demo_package: Package, r
 
         return work
 
-    both = []
-    for actors in (1, 2):
-        dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet")).repartition(4)
-        mapped = map_dataset(dataset, demo_package.path, make, Pool(actors, "1GiB", 1), rows=16)
-        both.append(sorted(mapped.take_all(), key=lambda row: row["index"]))
-    assert [row["index"] for row in both[0]] == list(range(60))
-    assert both[0] == both[1]
+    # In one block of a reader that needs a processor, and in several that lie there.
+    datasets = {"read": lambda: ray.data.read_parquet(str(tmp_path / "rows.parquet"))}
+    datasets["there"] = lambda: ray.data.from_items(source, override_num_blocks=4)
+    found = []
+    for name, actors in (("there", 1), ("there", 2), ("read", 2)):
+        mapped = map_dataset(datasets[name](), demo_package.path, make, Pool(actors, "1GiB", 1), rows=16)
+        found.append(sorted(mapped.take_all(), key=lambda row: row["index"]))
+    assert [row["index"] for row in found[0]] == list(range(60))
+    assert found[0] == found[1] == found[2]
 
 
 def test_actors_without_room_are_refused(cluster: None, demo_package: Package):
