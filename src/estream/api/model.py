@@ -38,7 +38,7 @@ from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
 from estream.text.tokenizer import TextTokenizer
 
-#: To back a larger arena with memory takes a noticeable time.
+#: To back more of an arena with memory takes a noticeable time.
 _LARGE_ARENA = 4 * GiB
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
@@ -76,9 +76,10 @@ class Model(TextCalls, TextServices):
         self._setup = SweepSetup.of(self._memory, chosen.configuration, learned.of_short_prompt())
         # Memory that the user has set aside stays in memory; what was merely free may be swapped.
         self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
-        large = self._setup.arena.bytes >= _LARGE_ARENA
-        with doing(f"loading pages' memory, {format_bytes(self._setup.arena.bytes)}", None) if large else nullcontext():
-            self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
+        layout = divide_arena(self._setup.arena, self._memory.planned_activations)
+        size = layout.bytes
+        with doing(f"loading pages' memory, {format_bytes(size)}", None) if size >= _LARGE_ARENA else nullcontext():
+            self._workspace.prepare(layout)
         request_bytes = chosen.configuration.request_bytes
         reader = package.open_reader(chosen.configuration.lanes, request_bytes, options.direct_io)
         self._reads = Reads(reader, [package.pages_path, package.embedding_path])
