@@ -1,17 +1,26 @@
-"""Many threads that ask one scheduler, and change their minds at random."""
+"""Many threads that ask one scheduler, and change their minds at random.
 
+python tests/support/many_callers.py PKG --requests 10000 --threads 50 --memory 160MiB
+"""
+
+import argparse
+import json
 import random
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError as WithdrawnError
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+import estream
 from estream.api.model import Model
 from estream.api.result import Reading
-from estream.engine.wanted import Request
+from estream.engine.wanted import ALL, Among, Hidden, Likeliest, Logits, LogProbabilities, Request, Wanted
 from estream.errors import QueueFullError
+from estream.host import limits
 from estream.scheduler.scheduler import Scheduler
 
 #: No answer takes longer.
@@ -25,8 +34,8 @@ class Outcome:
     answered: int = 0
     cancelled: int = 0
     refused: int = 0
+    sweeps: set[float] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
-    peak_bytes: int = 0
 
 
 def ask(model: Model, requests: Sequence[Request], count: int, threads: int, seed: int = 0) -> Outcome:
@@ -78,7 +87,58 @@ def _judge(
         return
     outcome.answered += 1
     for i, reading in zip(which, readings, strict=True):
-        outcome.peak_bytes = max(outcome.peak_bytes, reading.stats.peak_rss_bytes)
+        outcome.sweeps.add(reading.stats.ttft_s)
         same = all(np.array_equal(value, reading.values[name]) for name, value in alone[i].values.items())
         if not same or reading.values.keys() != alone[i].values.keys():
             outcome.wrong.append(f"request {i}: another answer than alone")
+
+
+def varied(vocabulary: int, count: int, seed: int = 0) -> list[Request]:
+    """Requests of all kinds; some begin alike."""
+    rng = np.random.default_rng(seed)
+    beginning = rng.integers(0, vocabulary, 40).tolist()
+    found = []
+    for number in range(count):
+        prompt = [*(beginning if number % 3 == 0 else []), *rng.integers(0, vocabulary, rng.integers(1, 120)).tolist()]
+        kinds: list[tuple[Wanted, str | None]] = [
+            (Logits(), None),
+            (Likeliest(3), ALL),
+            (LogProbabilities(rng.integers(0, vocabulary, (len(prompt), 1))), ALL),
+            (Among((7, 3, 900)), None),
+            (Hidden(mean=True), ALL),
+        ]
+        wanted, positions = kinds[number % len(kinds)]
+        found.append(Request(prompt, positions, wanted))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("package")
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--threads", type=int, default=50)
+    parser.add_argument("--memory", default="160MiB")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    before = len(list(Path("/proc/self/task").iterdir()))
+    with estream.load(args.package, memory=args.memory) as model:
+        requests = varied(model.package.manifest.config.vocabulary, 60, args.seed)
+        begin = time.perf_counter()
+        outcome = ask(model, requests, args.requests, args.threads, args.seed)
+        facts = {
+            "seconds": round(time.perf_counter() - begin, 1),
+            "asked": args.requests,
+            "answered": outcome.answered,
+            "cancelled": outcome.cancelled,
+            "refused": outcome.refused,
+            "sweeps": len(outcome.sweeps),
+            "wrong": outcome.wrong[:5],
+            "peak_bytes": limits.peak_resident_bytes(),
+            "budget_bytes": model.budget_bytes,
+        }
+    left = len(list(Path("/proc/self/task").iterdir())) - before
+    print(json.dumps(facts | {"threads_left": left}))
+
+
+if __name__ == "__main__":
+    main()
