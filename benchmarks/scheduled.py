@@ -3,8 +3,8 @@
     python benchmarks/scheduled.py PKG --requests 32 --tokens 128 --memory 1GiB --rounds 3
 
 Each round has so many threads ask for one prompt each, at once, of a scheduler over the streamed model ("burst"); then twice
-each, the second as soon as the first is answered ("steady"). Beside that it reads the bytes of one sweep alone, and computes all
-prompts in one sweep with everything in memory. Printed: the share of the throughput that max(reading, computing) would give.
+each, the second as soon as the first is answered ("steady"). Beside that it reads the bytes of one sweep alone, and computes
+all prompts in one sweep with everything in memory. Printed: the share of the throughput that the larger of both would give.
 """
 
 import argparse

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from scheduling import FakeModel, ticket
+from scheduling import Answer, FakeModel, ticket
 
 from estream.errors import NumericError, QueueFullError, ReadError, StateError
 from estream.scheduler.desk import QUEUED_TOKENS, Desk, deliver, fail_all
@@ -30,11 +30,11 @@ class Desks(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.desk: Desk[int] = Desk(MAX_QUEUE, self.clock)
-        self.numbered: dict[Ticket[int], int] = {}
-        self.cancelled: set[Ticket[int]] = set()
-        self.failed: dict[Ticket[int], BaseException] = {}
-        self.answered: set[Ticket[int]] = set()
+        self.desk: Desk[Answer] = Desk(MAX_QUEUE, self.clock)
+        self.numbered: dict[Ticket[Answer], int] = {}
+        self.cancelled: set[Ticket[Answer]] = set()
+        self.failed: dict[Ticket[Answer], BaseException] = {}
+        self.answered: set[Ticket[Answer]] = set()
         self.stopped = False
 
     @rule(caller=st.sampled_from("abc"), deadline=st.none() | st.floats(0, 5), tokens=st.integers(1, 20))
@@ -88,7 +88,7 @@ class Desks(RuleBasedStateMachine):
         tickets = self.desk.end(error)
         assert set(tickets) == (set() if again else live)
         if error is None:
-            deliver(tickets, swept, [self.numbered[t] for t in swept])
+            deliver(tickets, swept, [Answer(self.numbered[t]) for t in swept])
             self.answered |= live
         else:
             fail_all(tickets, error)
@@ -135,7 +135,7 @@ TestDesks.settings = settings(max_examples=40, stateful_step_count=30, deadline=
 
 
 def test_what_is_larger_than_the_queue_waits_in_it_alone():
-    desk: Desk[int] = Desk(2, Clock())
+    desk: Desk[Answer] = Desk(2, Clock())
     desk.add(ticket(0, tokens=QUEUED_TOKENS + 1))
     with pytest.raises(QueueFullError, match=r"1 requests with 1048577 tokens wait.*try again in about 1\.0 s"):
         desk.add(ticket(1))
@@ -143,7 +143,7 @@ def test_what_is_larger_than_the_queue_waits_in_it_alone():
 
 def test_the_wait_that_is_told_counts_what_is_swept_and_what_waits():
     clock = Clock()
-    desk: Desk[int] = Desk(1, clock)
+    desk: Desk[Answer] = Desk(1, clock)
     for _ in range(2):
         desk.add(ticket(0, tokens=100))
         desk.begin(desk.order())
@@ -157,7 +157,7 @@ def test_the_wait_that_is_told_counts_what_is_swept_and_what_waits():
 
 
 def test_whose_numbers_are_none_is_found_by_reading_each_alone():
-    desk: Desk[int] = Desk(9, Clock())
+    desk: Desk[Answer] = Desk(9, Clock())
     tickets = [ticket(i) for i in range(3)]
     for each in tickets:
         desk.add(each)

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling import FakeModel, numbers, overlapped, ticket
+from scheduling import FakeModel, Times, numbers, overlapped, ticket
 
 from estream.engine.batch import BatchShape
 from estream.engine.head import HeadShape
@@ -30,6 +30,21 @@ def test_a_batch_grows_until_sweeps_no_longer_wait_for_reading():
     assert shortest.ttft_s <= (GAINING + 0.1) * shortest.compute_s
     # Twice as many would have taken nearly twice as long.
     assert expect(BatchShape((20 * count,), 1)).ttft_s / shortest.ttft_s > 1.85
+
+
+def test_where_sweeps_wait_for_reads_whatever_was_expected_they_grow():
+    tickets = [ticket(i, tokens=100) for i in range(64)]
+    # Computing was taken for a hundred times slower than it is.
+    filler, counts = Filler(FakeModel(expect=overlapped(10, 1.0)), 1), []
+    for _ in range(6):
+        chosen = filler.fill(tickets, 0.0)
+        counts.append(len(chosen))
+        requests = [each for one in chosen for each in one.prepared.requests]
+        tokens = sum(len(each.prompt) for each in requests)
+        filler.note(requests, Times(max(1.0, tokens / 1000), tokens / 1000, 1.0))
+    assert counts[0] == 1
+    assert counts == sorted(counts)
+    assert 10 <= counts[-1] <= 20
 
 
 def test_what_computes_long_alone_goes_alone():

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduling import numbers, ticket
+from scheduling import Answer, numbers, ticket
 
 from estream.scheduler.pace import Pace
 from estream.scheduler.queue import FairQueue
@@ -17,8 +17,8 @@ def paced(seconds: float) -> Pace:
     return pace
 
 
-def queue_of(*tickets) -> FairQueue[int]:
-    queue: FairQueue[int] = FairQueue()
+def queue_of(*tickets) -> FairQueue[Answer]:
+    queue: FairQueue[Answer] = FairQueue()
     for each in tickets:
         queue.add(each)
     return queue

@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError as WithdrawnError
 from contextlib import contextmanager
 
 import pytest
-from scheduling import LONG_S, PARTS, FakeModel, request
+from scheduling import LONG_S, PARTS, Answer, FakeModel, request
 
 from estream.engine.wanted import Request
 from estream.errors import BudgetError, CancelledError, NumericError, OptionError, PromptError, ReadError, StateError
@@ -20,10 +20,10 @@ from estream.scheduler.ticket import Progress
 
 
 @contextmanager
-def scheduling(model: FakeModel, **options: int) -> Iterator[Scheduler[int]]:
+def scheduling(model: FakeModel, **options: int) -> Iterator[Scheduler[Answer]]:
     """Afterwards its thread is gone, also where the test fails in the middle of a sweep."""
     before = set(threading.enumerate())
-    scheduler: Scheduler[int] = Scheduler(model, **options)
+    scheduler: Scheduler[Answer] = Scheduler(model, **options)
     try:
         yield scheduler
     finally:

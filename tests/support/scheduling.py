@@ -34,6 +34,12 @@ def overlapped(tokens_per_s: float, read_s: float) -> Callable[[BatchShape], Tim
     return expect
 
 
+class Answer(int):
+    """A number with figures of its sweep."""
+
+    stats = Times(1.0, 1.0, 1.0)
+
+
 class FakeModel:
     """Its answer to a request is the sum of the ids. ``sweeps`` holds the prompts' first ids of each sweep.
 
@@ -63,7 +69,7 @@ class FakeModel:
         shape = BatchShape(tuple(len(request.prompt) for request in requests), len(requests))
         return shape if shape.tokens <= self._room else None
 
-    def read(self, requests: Sequence[Request], advance: Advance, /) -> list[int]:
+    def read(self, requests: Sequence[Request], advance: Advance, /) -> list[Answer]:
         self._cancelled.clear()
         self.sweeps.append([request.prompt[0] for request in requests])
         try:
@@ -78,7 +84,7 @@ class FakeModel:
                 raise error
         finally:
             advance(PARTS, PARTS)
-        return [sum(request.prompt) for request in requests]
+        return [Answer(sum(request.prompt)) for request in requests]
 
     def cancel(self) -> None:
         self.cancels += 1
@@ -105,10 +111,10 @@ def prepared_of(*prompts: Sequence[int]) -> Prepared:
     return Prepared(tuple(map(Request, prompts)), sum(map(len, prompts)))
 
 
-def ticket(number: int, caller: str = "one", deadline: float | None = None, tokens: int = 1) -> Ticket[int]:
+def ticket(number: int, caller: str = "one", deadline: float | None = None, tokens: int = 1) -> Ticket[Answer]:
     """A ticket of no scheduler."""
     return Ticket(prepared_of(request(number, tokens).prompt), caller, deadline, lambda ticket: None)
 
 
-def numbers(tickets: Sequence[Ticket[int]]) -> list[int]:
+def numbers(tickets: Sequence[Ticket[Answer]]) -> list[int]:
     return [each.prepared.requests[0].prompt[0] for each in tickets]

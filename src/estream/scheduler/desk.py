@@ -9,10 +9,11 @@ from typing import Generic, TypeVar
 from estream.errors import NumericError, QueueFullError, StateError
 from estream.host.sizes import MiB
 from estream.scheduler.pace import Pace
+from estream.scheduler.port import Read
 from estream.scheduler.queue import FairQueue
 from estream.scheduler.ticket import Ticket
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Read)
 
 #: Token ids that may wait: 4 MiB of them.
 QUEUED_TOKENS = 1 * MiB

@@ -6,10 +6,11 @@ from typing import Generic, TypeVar
 
 from estream.engine.batch import BatchShape
 from estream.engine.head import HeadShape
-from estream.scheduler.port import Expected, Reader
+from estream.engine.wanted import Request
+from estream.scheduler.port import Read, Reader, Times
 from estream.scheduler.ticket import Ticket
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Read)
 
 #: A sweep may take this much longer than its reading and be as good as free.
 FREE = 1.03
@@ -25,7 +26,7 @@ class Filler(Generic[R]):
     def __init__(self, reader: Reader[R], plain_tokens: int) -> None:
         """Where nothing is expected of sweeps, one takes ``plain_tokens`` tokens, or one ticket."""
         self._reader, self._plain_tokens = reader, plain_tokens
-        self._last = 8
+        self._last, self._proven_tokens = 8, 0
         self._expect = lru_cache(_KEPT)(reader.expect)
 
     def fill(self, order: Sequence[Ticket[R]], now: float) -> list[Ticket[R]]:
@@ -36,6 +37,14 @@ class Filler(Generic[R]):
         count = longest(together, lambda n: self._good(order[:n], now), 2 * self._last)
         self._last = count
         return list(order[:count])
+
+    def note(self, requests: Sequence[Request], times: Times) -> None:
+        """A sweep was as it was. One that waited for reads, whatever was expected, may be followed by one twice as long."""
+        tokens = sum(len(request.prompt) for request in requests)
+        if times.ttft_s > GAINING * times.compute_s:
+            self._proven_tokens = max(self._proven_tokens, 2 * tokens)
+        elif tokens <= self._proven_tokens:
+            self._proven_tokens = tokens
 
     def _good(self, tickets: Sequence[Ticket[R]], now: float) -> bool:
         """Whether these may share a sweep: they have room, the last of them is worth it, and nobody is late by it."""
@@ -48,9 +57,10 @@ class Filler(Generic[R]):
             return shape.tokens <= self._plain_tokens or len(tickets) == 1
         if expected.ttft_s <= FREE * expected.read_s:
             return True
-        return self._was_gaining(tickets, shape, expected) and not self._is_late(tickets, now, expected)
+        gains = shape.tokens <= self._proven_tokens or self._was_gaining(tickets, shape, expected)
+        return gains and not self._is_late(tickets, now, expected)
 
-    def _was_gaining(self, tickets: Sequence[Ticket[R]], shape: BatchShape, expected: Expected) -> bool:
+    def _was_gaining(self, tickets: Sequence[Ticket[R]], shape: BatchShape, expected: Times) -> bool:
         """Whether the sweep was still waiting for reads before the last ticket came."""
         if expected.ttft_s > GAINING * expected.compute_s:
             return True
@@ -60,7 +70,7 @@ class Filler(Generic[R]):
         earlier = self._expect(coarse(before))
         return earlier is not None and earlier.ttft_s > GAINING * earlier.compute_s
 
-    def _is_late(self, tickets: Sequence[Ticket[R]], now: float, expected: Expected) -> bool:
+    def _is_late(self, tickets: Sequence[Ticket[R]], now: float, expected: Times) -> bool:
         """Whether the sweep ends after a deadline that its first ticket alone would let it keep."""
         deadlines = [t.deadline for t in tickets if t.deadline is not None and t.deadline < now + expected.ttft_s]
         if not deadlines:

@@ -8,11 +8,9 @@ from estream.engine.batch import BatchShape
 from estream.engine.sweep import Advance
 from estream.engine.wanted import Request
 
-R_co = TypeVar("R_co", covariant=True)
 
-
-class Expected(Protocol):
-    """A sweep as it is expected, in seconds: from call to answer, in the device, with a read in flight."""
+class Times(Protocol):
+    """A sweep as it is expected or was, in seconds: from call to answer, in the device, with a read in flight."""
 
     @property
     def ttft_s(self) -> float: ...
@@ -22,6 +20,16 @@ class Expected(Protocol):
 
     @property
     def read_s(self) -> float: ...
+
+
+class Read(Protocol):
+    """What a request gave (:class:`estream.Reading`)."""
+
+    @property
+    def stats(self) -> Times: ...
+
+
+R_co = TypeVar("R_co", bound=Read, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,7 @@ class Reader(Protocol[R_co]):
         """What one sweep over prepared requests depends on; None where it does not fit into the budget."""
         ...
 
-    def expect(self, shape: BatchShape) -> Expected | None:
+    def expect(self, shape: BatchShape) -> Times | None:
         """What a sweep will take; None where this machine was not measured."""
         ...
 

@@ -5,9 +5,10 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from estream.scheduler.pace import Pace
+from estream.scheduler.port import Read
 from estream.scheduler.ticket import Ticket
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Read)
 
 
 class FairQueue(Generic[R]):

@@ -16,10 +16,10 @@ from estream.engine.wanted import Request
 from estream.errors import OptionError, StateError
 from estream.scheduler.desk import Desk, Sweeping, deliver, fail_all
 from estream.scheduler.filling import Filler
-from estream.scheduler.port import Reader
+from estream.scheduler.port import Read, Reader
 from estream.scheduler.ticket import Ticket
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Read)
 
 _SCHEDULERS: "weakref.WeakSet[Scheduler[Any]]" = weakref.WeakSet()
 
@@ -192,6 +192,7 @@ class Scheduler(Generic[R]):
         with self._changed:
             tickets = self._desk.end(failure)
         if failure is None:
+            self._filler.note(requests, readings[0].stats)
             deliver(tickets, sweeping.tickets, readings)
         else:
             fail_all(tickets, failure)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
 from estream.errors import StateError
-from estream.scheduler.port import Prepared
+from estream.scheduler.port import Prepared, Read
 
-R = TypeVar("R")
+R = TypeVar("R", bound=Read)
 Stage = Literal["waiting", "sweeping", "done", "cancelled"]
 
 
