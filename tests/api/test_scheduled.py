@@ -1,6 +1,7 @@
 """End to end: what many callers ask through a scheduler has the bits that each would get alone."""
 
 import asyncio
+import gc
 import json
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from typing import Any
 import many_callers
 import numpy as np
 import pytest
-from demo_answers import IDS, streaming
+from demo_answers import IDS, flip, streaming
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loaded import instead_of
@@ -140,6 +141,28 @@ def test_a_damaged_page_fails_those_who_needed_it(demo_copy: Package):
             file.seek(page.offset)
             file.write(kept)
         assert scheduler.read([Request(IDS)])[0].logits.shape[0] == 1
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "damaged"])
+def test_a_failed_sweep_keeps_nothing_of_the_model_alive(demo_copy: Package, kind: str):
+    before = many_callers.tasks()
+    if kind == "damaged":
+        flip(demo_copy.pages_path, demo_copy.manifest.tape[2].offset)
+    # Without the collector only what nobody refers to is freed.
+    gc.collect()
+    gc.disable()
+    try:
+        model = streaming(demo_copy)
+        with model, estream.Scheduler(model) as scheduler:
+            assert many_callers.tasks() > before + 1
+            with instead_of(model, "attention", lambda real: _cancelling(model, real) if kind == "cancelled" else real):
+                ticket = scheduler.submit([Request(IDS)])
+                kept = ticket.exception()
+        assert type(kept) is (CancelledError if kind == "cancelled" else ReadError)
+        assert kept.__traceback__ is not None
+        assert many_callers.tasks_once_at_most(before) == before
+    finally:
+        gc.enable()
 
 
 def test_what_can_never_be_read_is_refused_where_it_is_submitted(model: Model):

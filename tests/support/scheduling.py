@@ -2,7 +2,8 @@
 
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from estream.engine.batch import BatchShape
@@ -10,6 +11,7 @@ from estream.engine.sweep import Advance
 from estream.engine.wanted import Request
 from estream.errors import BudgetError, CancelledError, PromptError
 from estream.scheduler.port import Prepared
+from estream.scheduler.scheduler import Scheduler
 from estream.scheduler.ticket import Ticket
 
 #: No test waits longer for what must come.
@@ -118,3 +120,15 @@ def ticket(number: int, caller: str = "one", deadline: float | None = None, toke
 
 def numbers(tickets: Sequence[Ticket[Answer]]) -> list[int]:
     return [each.prepared.requests[0].prompt[0] for each in tickets]
+
+
+@contextmanager
+def scheduling(model: FakeModel, **options: int) -> Iterator[Scheduler[Answer]]:
+    """Afterwards its thread is gone, also where the test fails in the middle of a sweep."""
+    before = set(threading.enumerate())
+    scheduler: Scheduler[Answer] = Scheduler(model, **options)
+    try:
+        yield scheduler
+    finally:
+        scheduler.close(cancel=True)
+        assert set(threading.enumerate()) <= before

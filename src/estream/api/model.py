@@ -178,8 +178,7 @@ class Model(TextCalls, TextServices, BatchCalls):
         """Read the prompts of several requests in one sweep, and keep of each what is wanted of its positions.
 
         Each gets the bits that it would get alone. Of the head only the pages that somebody needs are read. Raises as
-        :meth:`prefill`, and PromptError where something is wanted that the model does not have. ``advance`` is told how many
-        of the sweep's parts are done, and of how many, on this thread.
+        :meth:`prefill`, and PromptError where something is wanted that the model lacks. ``advance`` is told of each layer.
         """
         begin = time.perf_counter()
         batch = self._batch(requests)

@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
@@ -183,12 +184,7 @@ class Scheduler(Generic[R]):
 
     def _sweep(self, sweeping: Sweeping[R]) -> None:
         requests = [request for ticket in sweeping.tickets for request in ticket.prepared.requests]
-        readings: Sequence[R] = ()
-        failure: BaseException | None = None
-        try:
-            readings = self._model.read(requests, self._advance)
-        except BaseException as error:
-            failure = error
+        readings, failure = self._read(requests)
         with self._changed:
             tickets = self._desk.end(failure)
         if failure is None:
@@ -196,6 +192,13 @@ class Scheduler(Generic[R]):
             deliver(tickets, sweeping.tickets, readings)
         else:
             fail_all(tickets, failure)
+
+    def _read(self, requests: Sequence[Request]) -> tuple[Sequence[R], BaseException | None]:
+        try:
+            return self._model.read(requests, self._advance), None
+        except BaseException as error:
+            _forget_locals(error)
+            return (), error
 
     def _advance(self, done: int, parts: int) -> None:
         with self._changed:
@@ -216,6 +219,14 @@ class Scheduler(Generic[R]):
 
 def _key(caller: Hashable) -> Hashable:
     return f"thread {threading.get_ident()}" if caller is None else caller
+
+
+def _forget_locals(error: BaseException) -> None:
+    """Whoever keeps the error must not keep the sweep's lanes and memory with it, beyond the model's end."""
+    each: BaseException | None = error
+    while each is not None:
+        traceback.clear_frames(each.__traceback__)
+        each = each.__cause__ or each.__context__
 
 
 def _withdraw_when_submitted(submitting: "asyncio.Future[Ticket[Any]]") -> None:
