@@ -54,7 +54,7 @@ def _abandon_in_child() -> None:
 system.call_after_fork(_abandon_in_child)
 
 
-class Model(TextCalls, TextServices, BatchCalls):
+class Model(TextCalls, BatchCalls, TextServices):
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
     def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
