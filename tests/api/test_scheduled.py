@@ -18,6 +18,7 @@ from loaded import instead_of
 
 import estream
 from estream.api.model import Model
+from estream.api.services import TextServices
 from estream.engine.wanted import ALL, Hidden, Likeliest, LogProbabilities, Request
 from estream.errors import BudgetError, CancelledError, PromptError, ReadError, StateError
 from estream.package.package import Package
@@ -205,6 +206,33 @@ def test_a_scheduler_that_nobody_closes_does_not_keep_a_program_alive(demo_packa
     command = [sys.executable, "-c", program, str(demo_package.path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=many_callers.LONG_S)
     assert (result.returncode, result.stdout, result.stderr) == (0, "ends\n", "")
+
+
+class Scheduled(TextServices):
+    """A model's services over a scheduler's sweeps."""
+
+    def __init__(self, model: Model, scheduler: Any) -> None:
+        self.prompts, self.about, self.fits, self.read = model.prompts, model.about, model.fits, scheduler.read
+
+    prompts = about = fits = read = None
+
+
+def test_services_work_over_a_scheduler(model: Model):
+    labels = ["games", "net"]
+    found: dict[str, Any] = {}
+    with estream.Scheduler(model) as scheduler:
+        services = Scheduled(model, scheduler)
+
+        def ask(text: str) -> None:
+            found[text] = services.classify(text, labels).to_json(), services.embed(text, pooling="mean").to_json()
+
+        callers = [threading.Thread(target=ask, args=(text,)) for text in TEXTS]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+    for text in TEXTS:
+        assert found[text] == (model.classify(text, labels).to_json(), model.embed(text, pooling="mean").to_json())
 
 
 @pytest.mark.parametrize(
