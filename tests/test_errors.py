@@ -13,7 +13,7 @@ KINDS = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issu
 
 
 def _made(kind: type[errors.EstreamError]) -> errors.EstreamError:
-    return kind("what failed", 7) if kind is errors.BudgetError else kind("what failed")
+    return kind("what failed", 7) if kind in (errors.BudgetError, errors.QueueFullError) else kind("what failed")
 
 
 def _fail(kind: type[errors.EstreamError]) -> None:

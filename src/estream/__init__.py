@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from estream.conversion.convert import ConvertOptions, convert
     from estream.engine.wanted import ALL, Among, Hidden, Likeliest, Logits, LogProbabilities, Request
     from estream.host.version import VERSION as __version__  # noqa: N811
+    from estream.scheduler.scheduler import Scheduler
+    from estream.scheduler.ticket import Ticket
     from estream.services.classify import Classification
     from estream.services.embed import Embedding
     from estream.services.rerank import Ranking, RerankTemplate
@@ -38,6 +40,8 @@ _MODULES = {
     "Request": "engine.wanted",
     "RerankTemplate": "services.rerank",
     "Score": "services.score",
+    "Scheduler": "scheduler.scheduler",
+    "Ticket": "scheduler.ticket",
     "TopToken": "api.result",
     "convert": "conversion.convert",
     "load": "api.load",
@@ -63,7 +67,9 @@ __all__ = [
     "Reading",
     "Request",
     "RerankTemplate",
+    "Scheduler",
     "Score",
+    "Ticket",
     "TopToken",
     "__version__",
     "convert",

@@ -10,6 +10,7 @@ __all__ = [
     "OptionError",
     "PackageError",
     "PromptError",
+    "QueueFullError",
     "ReadError",
     "StateError",
 ]
@@ -63,5 +64,17 @@ class NumericError(EstreamError):
     """A sweep computed values that are no finite numbers, so there is no answer; the message says in which layer."""
 
 
+class QueueFullError(EstreamError):
+    """Too many requests wait for their sweep. In about ``wait_s`` seconds there may be room."""
+
+    def __init__(self, message: str, wait_s: float) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
+
+    def __reduce__(self) -> "tuple[type[QueueFullError], tuple[str, float]]":
+        """Other processes get both arguments."""
+        return type(self), (str(self), self.wait_s)
+
+
 class StateError(EstreamError):
-    """A model object is used after ``close()`` or in a forked child."""
+    """A model or scheduler is used after ``close()`` or in a forked child."""

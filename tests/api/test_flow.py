@@ -55,6 +55,7 @@ BESIDE = (
     "engine/options.py",
     "engine/finite.py",
     "configurator/estimates.py",
+    "api/batch_calls.py",
     "api/result.py",
     "text/quiet.py",
     "text/pieces.py",

@@ -43,5 +43,6 @@ def test_the_last_layer_reads_only_the_experts_of_wanted_positions(tiny_package)
     page = tiny_package.manifest.tape[-2].padded_bytes
     assert used[2] == tiny_package.manifest.config.moe.top_k
     assert used[5] >= 2 * used[2]
-    # Embedding rows may share blocks in one run and not in the other, hence less than a page of difference.
-    assert abs(every.bytes_read - one.bytes_read - (used[5] - used[2]) * page) < page
+    # The first prompt teaches what the second one reads ahead, and that may be useless.
+    needed = [stats.bytes_read - stats.embedding_bytes - stats.bytes_unused for stats in (one, every)]
+    assert needed[1] - needed[0] == (used[5] - used[2]) * page

@@ -22,6 +22,13 @@ COMMANDS = {
     "tune": (("PKG", "--memory", "400MiB"), True),
     "run": (("PKG", "--memory", "400MiB", "--prompt", "a", "--trace", "HERE/trace.json"), True),
     "bench": (("PKG", "--memory", "400MiB", "-p", "16", "-r", "1"), True),
+    "score": (("PKG", "--memory", "400MiB", "--text", "a b"), True),
+    "classify": (("PKG", "--memory", "400MiB", "--labels", "a,b", "--text", "x"), True),
+    "rerank": (
+        ("PKG", "--memory", "400MiB", "--query", "a", "--documents", "HERE/rows.txt", "--template", "HERE/t.json"),
+        True,
+    ),
+    "embed": (("PKG", "--memory", "400MiB", "--text", "a"), True),
     "report": (("TRACE", "-o", "HERE/picture.html"), False),
 }
 
@@ -34,6 +41,8 @@ def test_every_command_is_tried():
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_needs_no_home(name: str, demo_package: Package, trace_file: Path, tmp_path: Path):
     words, looks = COMMANDS[name]
+    (tmp_path / "rows.txt").write_text("one\n")
+    (tmp_path / "t.json").write_text('{"text": "{query}: {document}", "yes": " games", "no": " devel"}')
     places = {"HERE": str(tmp_path), "PKG": str(demo_package.path), "DEMO": str(DEMO), "TRACE": str(trace_file)}
     arguments = ["/".join(places.get(part, part) for part in word.split("/")) for word in words]
     gone = ("HOME", "USER", "LOGNAME", "ESTREAM_CACHE", "HF_HOME", "MPLCONFIGDIR")

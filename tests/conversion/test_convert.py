@@ -63,7 +63,8 @@ def _fuse(source: Path, to: Path) -> None:
         result[f"{prefix}down_proj"] = parts["down"]
     to.mkdir()
     save_file(result, to / "model.safetensors", {"format": "pt"})
-    shutil.copy(source / "config.json", to)
+    for name in ("config.json", "generation_config.json"):
+        shutil.copy(source / name, to)
 
 
 def test_gate_and_up_alternate_by_sixteen():

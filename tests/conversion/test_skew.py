@@ -14,6 +14,8 @@ from estream.conversion.convert import ConvertOptions
 from estream.conversion.skew import RoutingSkew
 from estream.conversion.synth import SHAPES, Variation, synthesize
 from estream.errors import OptionError
+from estream.host import limits
+from estream.host.sizes import GiB
 from estream.models.config import ModelConfig
 from estream.package.layout import PageSpec, router_layout
 from estream.package.package import Package
@@ -48,7 +50,7 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
 @pytest.fixture(scope="module")
 def model(skewed: Package) -> Iterator[Model]:
-    with estream.load(skewed.path, memory="1GiB") as model:
+    with estream.load(skewed.path, memory=limits.resident_bytes() + GiB) as model:
         yield model
 
 

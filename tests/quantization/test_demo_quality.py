@@ -36,7 +36,10 @@ def plain(demo_package: Package, texts: Texts) -> Scores:
 
 @pytest.mark.parametrize(
     ("group", "most_kl", "most_perplexity"),
-    [(64, KL_CALIBRATED, PERPLEXITY_CALIBRATED), (32, KL_CALIBRATED_32, PERPLEXITY_CALIBRATED_32)],
+    [
+        (64, KL_CALIBRATED, PERPLEXITY_CALIBRATED),
+        pytest.param(32, KL_CALIBRATED_32, PERPLEXITY_CALIBRATED_32, marks=pytest.mark.slow),
+    ],
 )
 def test_a_calibration_text_halves_the_cost_of_four_bits(
     tmp_path: Path, texts: Texts, reference: Scores, plain: Scores, record_property, group, most_kl, most_perplexity
@@ -74,7 +77,7 @@ def test_at_fewer_bits_it_is_closer_than_q4_k_m(tmp_path: Path, texts: Texts, re
     assert ours.perplexity <= PERPLEXITY_NOISE * theirs.perplexity
 
 
-@pytest.mark.parametrize("calibrate", [None, CALIBRATION])
+@pytest.mark.parametrize("calibrate", [None, pytest.param(CALIBRATION, marks=pytest.mark.slow)])
 def test_channels_that_stand_out_cost_next_to_nothing(
     tmp_path: Path, texts: Texts, reference: Scores, demo_package: Package, plain: Scores, calibrate: Path | None
 ):

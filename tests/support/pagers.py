@@ -64,5 +64,5 @@ def begin(pager: Pager, resident: Collection[int] | None = None, spare: int = 0)
     read = frozenset(pager.resident if resident is None else resident)
     ring = smallest_ring(TAPE) + spare
     schedule = plan_reading(CONFIG, TAPE, read, ExpectedUse(np.zeros((CONFIG.layers, CONFIG.moe.experts))), 2.0, 0)
-    plan = SweepPlan(BatchShape.of_prompt(1), SizeAlone(0), SweepLayout(0, ring, ring), read, schedule, ring)
+    plan = SweepPlan(BatchShape.of_prompt(1), SizeAlone(0), SweepLayout(0, ring, ring, ring), read, schedule, ring)
     pager.begin(plan, RING_ADDRESS)

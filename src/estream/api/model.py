@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 
 from estream import _native
+from estream.api.batch_calls import BatchCalls
 from estream.api.result import Prefill, Reading, SweepStats
 from estream.api.services import TextServices
 from estream.api.text_calls import TextCalls
@@ -19,14 +20,14 @@ from estream.configurator.configure import configure
 from estream.configurator.estimates import SweepEstimates
 from estream.configurator.use_store import KeptUse
 from estream.devices.opening import open_within_memory
-from estream.engine.batch import Batch, BatchShape, make_batch
+from estream.engine.batch import Batch, BatchShape
 from estream.engine.embedding import EmbeddingReader
 from estream.engine.finite import no_number, refuse
 from estream.engine.memory import divide_arena
 from estream.engine.options import LoadOptions
 from estream.engine.pager import Pager
 from estream.engine.reads import EMBEDDING_FILE, PAGES_FILE, Reads
-from estream.engine.sweep import Look, Sweep, SweepResult
+from estream.engine.sweep import Advance, Look, Sweep, SweepResult
 from estream.engine.sweep_plan import SweepPlan, SweepSetup, plan_sweep
 from estream.engine.timeline import Timeline
 from estream.engine.wanted import Positions, Prompt, Request
@@ -38,7 +39,7 @@ from estream.host.sizes import GiB, format_bytes
 from estream.package.package import Package
 from estream.text.tokenizer import TextTokenizer
 
-#: To back a larger arena with memory takes a noticeable time.
+#: To back more of an arena with memory takes a noticeable time.
 _LARGE_ARENA = 4 * GiB
 
 _MODELS: "weakref.WeakSet[Model]" = weakref.WeakSet()
@@ -53,7 +54,7 @@ def _abandon_in_child() -> None:
 system.call_after_fork(_abandon_in_child)
 
 
-class Model(TextCalls, TextServices):
+class Model(TextCalls, BatchCalls, TextServices):
     """Made by :func:`estream.load`. Used from several threads, calls queue. Close it, or use it in a ``with`` block."""
 
     def __init__(self, package: Package, options: LoadOptions, doing: Doing = logged) -> None:
@@ -76,9 +77,10 @@ class Model(TextCalls, TextServices):
         self._setup = SweepSetup.of(self._memory, chosen.configuration, learned.of_short_prompt())
         # Memory that the user has set aside stays in memory; what was merely free may be swapped.
         self._workspace = Workspace(self._setup.arena, lock=options.memory is not None)
-        large = self._setup.arena.bytes >= _LARGE_ARENA
-        with doing(f"loading pages' memory, {format_bytes(self._setup.arena.bytes)}", None) if large else nullcontext():
-            self._workspace.prepare(divide_arena(self._setup.arena, self._memory.planned_activations))
+        layout = divide_arena(self._setup.arena, self._memory.planned_activations)
+        size = layout.bytes
+        with doing(f"loading pages' memory, {format_bytes(size)}", None) if size >= _LARGE_ARENA else nullcontext():
+            self._workspace.prepare(layout)
         request_bytes = chosen.configuration.request_bytes
         reader = package.open_reader(chosen.configuration.lanes, request_bytes, options.direct_io)
         self._reads = Reads(reader, [package.pages_path, package.embedding_path])
@@ -173,11 +175,11 @@ class Model(TextCalls, TextServices):
         pairs = zip(readings, chosen, strict=True)
         return [Prefill(each.logits[0] if at is None else each.logits, each.stats) for each, at in pairs]
 
-    def read(self, requests: Sequence[Request]) -> list[Reading]:
+    def read(self, requests: Sequence[Request], advance: Advance | None = None) -> list[Reading]:
         """Read the prompts of several requests in one sweep, and keep of each what is wanted of its positions.
 
         Each gets the bits that it would get alone. Of the head only the pages that somebody needs are read. Raises as
-        :meth:`prefill`, and PromptError where something is wanted that the model does not have.
+        :meth:`prefill`, and PromptError where something is wanted that the model lacks. ``advance`` is told of each layer.
         """
         begin = time.perf_counter()
         batch = self._batch(requests)
@@ -185,6 +187,7 @@ class Model(TextCalls, TextServices):
             self._estimates.begin()
             self._memory.check(batch.shape)
             self._reads.accept()
+            self._sweep.advance = advance
             before = self._reads.native.stats()
             plan = self._plan(batch)
             result = self._run(batch, plan)
@@ -194,15 +197,6 @@ class Model(TextCalls, TextServices):
             answers = batch.head.answers(result.head)
             stats = self._stats(batch, plan, result, before, time.perf_counter() - begin)
         return [Reading(request.wanted, values, stats) for request, values in zip(requests, answers, strict=True)]
-
-    def fits(self, requests: Sequence[Request]) -> bool:
-        """Whether one sweep reads these requests well: within the budget, and leaving all pages in memory where they are."""
-        shape = self._batch(requests).shape
-        return self._memory.fits(shape) and self._memory.keeps_pages(self._setup.arena, shape)
-
-    def _batch(self, requests: Sequence[Request]) -> Batch:
-        config, share = self._package.manifest.config, self._shares_prefixes
-        return make_batch(requests, self._tokenizer, config, self._memory.check_scratch, share_prefixes=share)
 
     def _refuse_numbers(self, batch: Batch) -> None:
         """Sweep again, and name the first layer whose numbers are none."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from estream.configurator import store
 from estream.configurator.configure import ChosenConfiguration
+from estream.configurator.simulate import SweepEstimate
 from estream.configurator.upkeep import noted
 from estream.engine.batch import BatchShape
 from estream.host.busy import Counters, between, count
@@ -54,6 +55,11 @@ class SweepEstimates:
             return self._estimated(shape, resident)
 
         return estimate
+
+    def of_next(self, shape: BatchShape) -> SweepEstimate | None:
+        """A sweep to come, with all pinned pages in the arena; None where this machine was not measured."""
+        simulator = self._chosen.simulator
+        return None if simulator is None else simulator.estimate(self._chosen.configuration, shape, repeated=True)
 
     def judge(self) -> None:
         """Compare the sweeps so far with their estimates, in their order, and remember a run that were all slower or faster."""

@@ -173,13 +173,11 @@ class SimulatedSweep:
         sweep = Sweep(setup.tape, self._device, reads, pager, FinalNorm(np.empty(0, np.float32), None))
         embedding = SimulatedEmbedding(self._clock, self._reader, self._embedding_s)
         result = sweep.run(NO_BATCH, plan, NoArrays(), embedding, 0)
-        layout = plan.layout
-        used = layout.ring_offset + layout.ring_bytes + setup.arena.bytes - layout.activations_offset
         return SweepEstimate(
             ttft_s=self._clock.now,
             stall_s=result.stall_s,
             compute_s=self._device.compute_s,
             read_s=self._reader.read_s,
             bytes_read=self._reader.bytes,
-            peak_bytes=self._process_bytes + used,
+            peak_bytes=self._process_bytes + plan.layout.bytes,
         )

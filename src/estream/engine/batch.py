@@ -115,6 +115,12 @@ class Batch:
         """Tokens of all prompts."""
         return sum(self.prompt_counts)
 
+    def prompt_ids(self, prompt: int) -> np.ndarray:
+        """int32 [tokens]: the ids of one prompt, a copy."""
+        rows = self.tree.first_rows
+        path = self.tree.path(self.tree.last[prompt])
+        return np.concatenate([self.ids[rows[i] : rows[i] + self.tree.branches[i].tokens] for i in path])
+
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """The tokens of each branch."""

@@ -99,15 +99,21 @@ class SweepLayout:
     ring_offset: int
     ring_bytes: int
     activations_offset: int
+    arena_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """What the sweep uses of the arena."""
+        return self.ring_offset + self.ring_bytes + self.arena_bytes - self.activations_offset
 
 
 def divide_arena(arena: ArenaPlan, activations: int) -> SweepLayout:
     """Lay out one sweep that needs ``activations`` bytes. The caller has checked the floor, so the smallest ring fits."""
     activations_offset = arena.bytes - round_up(activations, _HUGE_PAGE)
     if arena.everything_pinned and arena.pinned_bytes <= activations_offset:
-        return SweepLayout(arena.pinned_bytes, 0, activations_offset)
+        return SweepLayout(arena.pinned_bytes, 0, activations_offset, arena.bytes)
     ring = min(arena.ring_bytes, activations_offset)
-    return SweepLayout(min(arena.pinned_bytes, activations_offset - ring), ring, activations_offset)
+    return SweepLayout(min(arena.pinned_bytes, activations_offset - ring), ring, activations_offset, arena.bytes)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,8 @@ from estream.package.package import FinalNorm
 
 #: Gets a residual [tokens, hidden], and in words whose it is; may raise.
 Look = Callable[[np.ndarray, str], None]
+#: Gets how many parts of a sweep are done, and how many there are: its layers and the head.
+Advance = Callable[[int, int], None]
 
 
 class Embedding(Protocol):
@@ -68,6 +70,8 @@ class Sweep:
         self._final_norm = final_norm
         self._compute_s = 0.0
         self._counts: list[np.ndarray] = []
+        #: Told 0 when a sweep can be cancelled, each layer, and all parts when it no longer can, however it ended.
+        self.advance: Advance | None = None
         kinds = ("attention", "router", MLP, "expert", "head")
         by_kind = {kind: [p for p in tape if p.spec.kind == kind] for kind in kinds}
         self._layers = [_Layer(a, r) for a, r in zip(by_kind["attention"], by_kind["router"], strict=True)]
@@ -98,6 +102,7 @@ class Sweep:
         compute_s, stall_s = self._compute_s, self._reads.stall_s
         try:
             self._pager.begin(plan, arena_address)
+            self._advanced(0)
             residual = activations.residual[: batch.tokens]
             embedding.finish(residual)
             look_at = partial(look, residual) if look else None
@@ -111,6 +116,8 @@ class Sweep:
         except BaseException:
             self._pager.abort()
             raise
+        finally:
+            self._advanced(len(self._layers) + 1)
         spent = self._compute_s - compute_s, self._reads.stall_s - stall_s
         counts = _stack(self._counts)
         return SweepResult(activations.head, *spent, self._pager.unused_bytes, prefetch, counts, embedding.bytes)
@@ -143,10 +150,15 @@ class Sweep:
                     self._device.mlp(page.spec, address)
             self._run_experts([page for page in layer.experts if page.spec.expert in used])
             self._device.end_experts()
+            self._advanced(index + 1)
             if look_at and index + 1 < len(self._layers):
                 look_at(f"layer {index}")
             if self._reads.timeline:
                 self._reads.timeline.span(LAYER, f"layer {index}", begin, self._reads.clock())
+
+    def _advanced(self, parts: int) -> None:
+        if self.advance is not None:
+            self.advance(parts, len(self._layers) + 1)
 
     def _run_experts(self, pages: Sequence[Page]) -> None:
         """Compute the pages in order, those together that are in memory together."""

@@ -1,0 +1,1 @@
+"""Many callers, one model: whose requests go into the next sweep."""
