@@ -61,7 +61,7 @@ def _both(source: Path, folder: Path, family: str) -> Both:
     return Both(package, stored)
 
 
-@pytest.fixture(scope="module", params=["demo", *TINY])
+@pytest.fixture(scope="module", params=["demo", *(pytest.param(name, marks=pytest.mark.slow) for name in TINY)])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Both:
     folder = tmp_path_factory.mktemp(request.param)
     source = folder / "source"
