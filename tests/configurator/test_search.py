@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 from simulated_machines import MB, OLMOE, GiB, MiB, constant, memory, profile, skewed_use
 
+from estream.configurator import search
 from estream.configurator.profile import Storage
 from estream.configurator.prompt_lengths import searched_shapes
 from estream.configurator.search import choose, reading
@@ -77,3 +78,11 @@ def test_with_room_for_the_model_nothing_is_read_again():
         chosen = choose(within, profile(rate * MB), {}, SHAPES).chosen.configuration
         simulator = Simulator(within, profile(rate * MB))
         assert [simulator.estimate(chosen, shape, repeated=True).bytes_read for shape in SHAPES] == [0] * len(SHAPES)
+
+
+def test_a_model_that_fits_stays_beside_a_ring_that_does_not(monkeypatch):
+    """The largest useful ring may be larger than the model."""
+    monkeypatch.setattr(search, "_rings", lambda ample, start: [16 * MiB, 8 * GiB])
+    within = memory(OLMOE.pages_bytes + 180 * MiB + OLMOE.pages_bytes // 24)
+    chosen = choose(within, profile(4000 * MB, 1e-3), {}, SHAPES[:1]).chosen.configuration
+    assert Simulator(within, profile()).arena(chosen).everything_pinned

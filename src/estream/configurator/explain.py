@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from estream.configurator.profile import Profile
-from estream.configurator.search import NEAR, SearchResult
+from estream.configurator.search import NEAR_RING, SearchResult
 from estream.engine.memory import ArenaPlan, ModelMemory
 from estream.engine.options import LoadOptions
 from estream.host import system
@@ -87,7 +87,7 @@ def _pipeline(memory: ModelMemory, profile: Profile, search: SearchResult, arena
     each = f"{group} expert page{'s' if group > 1 else ''} a request"
     yield Explained("group", each, "derived", f"a page is {format_bytes(expert)}")
     least = memory.smallest_ring
-    why = f"the least with which no prompt is simulated to be {NEAR:.0%} slower; the largest pages need {format_bytes(least)}"
+    why = f"the least with which no prompt is simulated {NEAR_RING:.0%} slower; the largest pages need {format_bytes(least)}"
     yield Explained("ring", format_bytes(arena.ring_bytes), "derived", why)
     pinned = f"{len(arena.pinned)} of {len(memory.manifest.tape)} pages, {format_bytes(arena.pinned_bytes)}"
     kept = "all memory that is left, surest pages first, then by depth; read once, then kept"

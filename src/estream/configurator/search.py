@@ -20,8 +20,6 @@ from estream.host.sizes import MiB, round_up
 
 #: Pages that the search simulates one by one.
 SEARCH_PAGES = 300
-#: Costs that differ by less than this are near-equal.
-NEAR = 0.02
 #: A ring may be so much slower than a larger one: what that one takes more is taken from pages that stay.
 NEAR_RING = 0.05
 #: Times that differ by less are equal.
@@ -79,8 +77,9 @@ def choose(
     room = memory.arena_bytes - memory.plan_arrays(BatchShape.of_prompt(1)).bytes
     ring = max((r for r in rings if r <= room), default=rings[0])
     best = replace(start, ring_bytes=ring, read_ahead_chance=share)
-    # A smaller ring leaves no room for pages: the next larger one would have less.
-    if "pinned_bytes" not in given and (ring < rings[-1] or not _keeping_pays(here, best)):
+    # Beside a smaller ring no page stays, unless all do: the next larger one would leave less room.
+    partly = ring < rings[-1] and memory.manifest.pages_bytes > room
+    if "pinned_bytes" not in given and (partly or not _keeping_pays(here, best)):
         best = replace(best, pinned_bytes=0)
     cost = _Cost(here, shapes)
     chosen = cost.of(best)
