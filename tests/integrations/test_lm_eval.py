@@ -27,6 +27,8 @@ from estream.integrations.lm_eval import EstreamLM
 from estream.integrations.lm_eval.asked import Asked, in_order
 from estream.package.package import Package
 
+pytestmark = pytest.mark.integrations
+
 #: Tokens of the longest window here: borders are cheap to reach.
 WINDOW = 48
 #: This process holds both harnesses.

@@ -25,6 +25,8 @@ from estream.integrations.ray.parts import blocks_of
 from estream.integrations.ray.run import BlockTask
 from estream.package.package import Package
 
+pytestmark = pytest.mark.integrations
+
 LABELS = "games,net,python,libs"
 ROWS, BLOCK = 400, 10
 STORE = 200_000_000
