@@ -11,12 +11,11 @@ import argparse
 import os
 import statistics
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
+from overlap import read_alone
 
-from estream import _native
 from estream.api.model import Model
 from estream.configurator.use_store import path_of
 from estream.engine.options import LoadOptions
@@ -40,26 +39,6 @@ class Watched(Model):
         )
         self.share = float(used[:-1].mean())
         return result
-
-
-def read_alone(package: Package, size: int, lanes: int, request: int) -> float:
-    """Seconds to read so many bytes from the package's pages, through a window that turns round."""
-    window = 64 * MiB
-    arena, reader = _native.Arena(window), package.open_reader(lanes, request, True)
-    arena.populate(0, window)
-    file_bytes = package.manifest.pages_bytes // request * request
-    begin, tickets, done = time.perf_counter(), [], 0
-    while done < size:
-        if len(tickets) >= window // request:
-            while reader.wait(tickets.pop(0), 0.1)[0] == "pending":
-                pass
-        address = arena.address + done // request * request % window
-        tickets.append(reader.submit(0, done % file_bytes, address, request, [(0, request, 0, False)]))
-        done += request
-    for ticket in tickets:
-        while reader.wait(ticket, 0.1)[0] == "pending":
-            pass
-    return time.perf_counter() - begin
 
 
 def main() -> None:
@@ -94,7 +73,8 @@ def _measure(model: Watched, package: Package, tokens: int, seed: int, name: str
     ids = prompt_ids(package.manifest, tokens, seed)
     stats = model.prefill(ids).stats
     config = stats.config
-    reading = statistics.median(read_alone(package, model.needed, config["lanes"], config["request_bytes"]) for _ in range(2))
+    same = LoadOptions(lanes=config["lanes"], request_bytes=config["request_bytes"])
+    reading = statistics.median(read_alone(package, model.needed, same) for _ in range(2))
     row = np.array([stats.ttft_s, stats.compute_s, stats.stall_s, reading])
     best = max(reading, stats.compute_s)
     print(

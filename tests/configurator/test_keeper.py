@@ -210,7 +210,7 @@ def test_a_profile_in_a_read_only_folder_is_used_as_it_is(world: World, monkeypa
     world.others = 0.5
     noisy = world.load()
     world.others = 0.0
-    monkeypatch.setattr(store, "_write", lambda *_: OSError(30, "Read-only file system"))
+    monkeypatch.setattr(store, "write_whole", lambda *_: OSError(30, "Read-only file system"))
     for _ in range(3):
         world.clock += DAY
         assert world.load(sweeps=4, ratio=2.0) == noisy

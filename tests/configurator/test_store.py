@@ -1,6 +1,5 @@
 """Profiles of this machine are kept and found again, and nothing fails where they cannot be."""
 
-import json
 import logging
 import os
 import subprocess
@@ -89,7 +88,7 @@ def test_a_profile_that_a_disk_cut_short_leaves_nothing_behind(
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    environment.setattr(json, "dump", full)
+    environment.setattr(Path, "write_text", full)
     assert store.keep(replace(profile(), key=KEY)) is None
     assert list(store.folder().iterdir()) == []
 

@@ -103,11 +103,10 @@ class TextServices(ABC):
             Others: as :meth:`Model.prefill`.
 
         """
-        rule = TextRule(allow_special, truncate)
-        given = tuple(labels) if not isinstance(labels, str) else ()
         if isinstance(labels, str):
             raise OptionError("labels must be a list of texts, not one text")
-        options = ClassifyOptions(given, tuple(label_token_ids), template, normalise, prior, rule)
+        rule = TextRule(allow_special, truncate)
+        options = ClassifyOptions(tuple(labels), tuple(label_token_ids), template, normalise, prior, rule)
         classifier = Classifier(self, options)
         if (job := classifier.prior_job()) is not None:
             answer(self, [job])

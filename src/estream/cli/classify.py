@@ -10,7 +10,6 @@ from estream.cli.forms import form_of
 from estream.cli.options import Activations, Memory, Threads, clipped
 from estream.cli.output import print_table, say
 from estream.cli.results import Target
-from estream.cli.rows import Row
 from estream.cli.services import (
     AllowSpecial,
     AsJson,
@@ -94,13 +93,9 @@ def classify_command(
 
     def make(model: Model) -> tuple[Any, Any]:
         classifier = Classifier(model, options)
-        return lambda row: classifier.job(_text(row, column), row.where), classifier.prior_job()
+        return lambda row: classifier.job(row.text(column), row.where), classifier.prior_job()
 
     run_rows(Work("classify", path, given, target, load, settings, as_json), make)
-
-
-def _text(row: Row, column: str) -> str:
-    return row.text(column)
 
 
 def _labels(given: str | None, file: Path | None) -> tuple[str, ...]:

@@ -144,7 +144,6 @@ class _Cost:
 
     def __init__(self) -> None:
         self._rows = 0
-        self._stats: dict[int, Any] = {}
         self._sums = dict.fromkeys(("sweeps", "bytes_read", "compute_s", "stall_s"), 0.0)
         self._last: Any = None
 

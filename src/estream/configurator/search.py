@@ -6,7 +6,8 @@ small budget has less of the ring, and a larger one keeps more pages, those that
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from estream.configurator.profile import Profile
@@ -49,11 +50,20 @@ class Candidate:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The best candidate, and the best that differs in reading or in memory."""
+    """The best candidate, and the ``others`` that were looked at."""
 
     chosen: Candidate
-    runner_up: Candidate | None
-    tried: int
+    others: tuple[Configuration, ...]
+    _cost: "_Cost" = field(compare=False, repr=False)
+
+    @property
+    def tried(self) -> int:
+        return 1 + len(self.others)
+
+    @cached_property
+    def runner_up(self) -> Candidate | None:
+        """The best of the others. Plans tell of it, loading does not need it: the first look simulates them."""
+        return min(map(self._cost.of, self.others), key=_order, default=None)
 
 
 def choose(
@@ -82,9 +92,8 @@ def choose(
     if "pinned_bytes" not in given and (partly or not _keeping_pays(here, best)):
         best = replace(best, pinned_bytes=0)
     cost = _Cost(here, shapes)
-    chosen = cost.of(best)
-    others = [cost.of(replace(best, ring_bytes=r)) for r in rings if r <= room and r != ring]
-    return SearchResult(chosen, min(others, key=_order, default=None), cost.tried)
+    others = tuple(replace(best, ring_bytes=r) for r in rings if r <= room and r != ring)
+    return SearchResult(cost.of(best), others, cost)
 
 
 def _rings(ample: Simulator, start: Configuration) -> list[int]:
@@ -144,11 +153,9 @@ def reading(profile: Profile, memory: ModelMemory) -> dict[str, int]:
 class _Cost:
     def __init__(self, simulator: Simulator, shapes: Sequence[BatchShape]) -> None:
         self._simulator, self._shapes = simulator, shapes
-        self.tried = 0
 
     def of(self, configuration: Configuration) -> Candidate:
         runs = [p for shape in self._shapes for p in self._runs(configuration, shape)]
-        self.tried += 1
         return Candidate(configuration, sum(p.ttft_s for p in runs) / len(runs), max(p.peak_bytes for p in runs))
 
     def _runs(self, configuration: Configuration, shape: BatchShape) -> list[SweepEstimate]:

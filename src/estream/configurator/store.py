@@ -81,7 +81,7 @@ def keep(profile: Profile) -> Path | None:
     is None.
     """
     path = path_of(profile.key)
-    failed = _write(path, profile.to_json())
+    failed = write_whole(path, json.dumps(profile.to_json(), indent=1))
     _unkept.pop(short(profile.key), None)
     if failed is None:
         return path
@@ -104,14 +104,14 @@ def find_upkeep(key: Mapping[str, Any]) -> Upkeep:
 
 def keep_upkeep(key: Mapping[str, Any], upkeep: Upkeep) -> bool:
     """Write what is remembered beside a profile; returns whether that was possible. Nothing depends on it but repeated work."""
-    return _write(_upkeep_path(key), upkeep.to_json()) is None
+    return write_whole(_upkeep_path(key), json.dumps(upkeep.to_json(), indent=1)) is None
 
 
 def _upkeep_path(key: Mapping[str, Any]) -> Path | None:
     return None if (path := path_of(key)) is None else path.with_name(f"upkeep-{short(key)}.json")
 
 
-def _write(path: Path | None, values: dict[str, Any]) -> OSError | None:
+def write_whole(path: Path | None, text: str) -> OSError | None:
     """Write a file whole or not at all; returns what prevents it."""
     if path is None:
         return FileNotFoundError("no folder for it")
@@ -119,8 +119,7 @@ def _write(path: Path | None, values: dict[str, Any]) -> OSError | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as aside:
             file = Path(aside) / path.name
-            with open(file, "w", encoding="utf-8") as handle:
-                json.dump(values, handle, indent=1)
+            file.write_text(text, encoding="utf-8")
             file.replace(path)
     except OSError as error:
         return error

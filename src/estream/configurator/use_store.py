@@ -2,7 +2,6 @@
 
 import json
 import logging
-import tempfile
 import time
 from pathlib import Path
 
@@ -32,7 +31,7 @@ class KeptUse:
 
     def __init__(self, package: Package) -> None:
         self._path = path_of(package)
-        self.learned = learned_use(package)
+        self.learned = _learned(self._path, package)
         self._changed, self._kept_at = False, time.monotonic()
 
     def observe(self, counts: np.ndarray, shape: BatchShape) -> None:
@@ -47,15 +46,10 @@ class KeptUse:
         if not self._changed or self._path is None:
             return
         self._changed, self._kept_at = False, time.monotonic()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self._path.parent, prefix=".") as aside:
-                file = Path(aside) / self._path.name
-                file.write_text(json.dumps(to_plain(self.learned.stored()), separators=(",", ":")), encoding="utf-8")
-                file.replace(self._path)
-            _forget_oldest(self._path.parent)
-        except OSError as error:
-            logger.info("%s: the use of experts cannot be kept (%s)", self._path, error.strerror)
+        text = json.dumps(to_plain(self.learned.stored()), separators=(",", ":"))
+        failed = store.write_whole(self._path, text) or _forget_oldest(self._path.parent)
+        if failed is not None:
+            logger.info("%s: the use of experts cannot be kept (%s)", self._path, failed.strerror)
 
 
 def path_of(package: Package) -> Path | None:
@@ -66,8 +60,11 @@ def path_of(package: Package) -> Path | None:
 
 def learned_use(package: Package) -> LearnedUse:
     """What is known of a package's experts: from prompts on this machine, else from the text that it was converted with."""
-    manifest = package.manifest
-    return _read(path_of(package), package) or LearnedUse(manifest.config, manifest.use)
+    return _learned(path_of(package), package)
+
+
+def _learned(path: Path | None, package: Package) -> LearnedUse:
+    return _read(path, package) or LearnedUse(package.manifest.config, package.manifest.use)
 
 
 def _read(path: Path | None, package: Package) -> LearnedUse | None:
@@ -82,7 +79,12 @@ def _read(path: Path | None, package: Package) -> LearnedUse | None:
         return None
 
 
-def _forget_oldest(folder: Path) -> None:
-    files = sorted(folder.glob("use-*.json"), key=lambda path: path.stat().st_mtime)
-    for path in files[:-_FILES]:
-        path.unlink(missing_ok=True)
+def _forget_oldest(folder: Path) -> OSError | None:
+    """Remove the files beyond the bound; returns what prevents it."""
+    try:
+        files = sorted(folder.glob("use-*.json"), key=lambda path: path.stat().st_mtime)
+        for path in files[:-_FILES]:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return error
+    return None

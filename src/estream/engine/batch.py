@@ -187,7 +187,7 @@ def make_batch(
         prompt = request.prompt
         if isinstance(prompt, str):
             prompt = tokenizer.ids(prompt, config.context, which, check_scratch)
-        ids.append(_token_ids(prompt, which, config))
+        ids.append(token_ids(prompt, which, config))
         chosen.append(_check_positions(request.positions, len(ids[-1]), which))
         count = 1 if chosen[-1] is None else len(chosen[-1])
         wanted.append(check_wanted(request.wanted, count, config.vocabulary, which))
@@ -200,16 +200,22 @@ def _side(tokens: int, config: ModelConfig) -> int:
     return int(rope.scaling == "longrope" and tokens > rope.original_context)
 
 
-def _token_ids(prompt: Prompt, which: str, config: ModelConfig) -> np.ndarray:
+def token_ids(given: Prompt, which: str, config: ModelConfig, *, part: bool = False) -> np.ndarray:
+    """Ids int32 [tokens] that the vocabulary has; a ``part`` of a prompt may be empty, or longer than the context.
+
+    Raises:
+        PromptError: they are none; the message calls them ``which``.
+
+    """
     try:
-        ids = np.asarray(prompt)
+        ids = np.asarray(given)
     except (ValueError, OverflowError, RecursionError) as error:
         raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids") from error
-    if ids.size == 0:
+    if ids.size == 0 and not part:
         raise PromptError(f"{which} is empty")
-    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
         raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids")
-    if len(ids) > config.context:
+    if len(ids) > config.context and not part:
         raise PromptError(f"{which} has {len(ids)} tokens, the model's context is {config.context}")
     outside = (ids < 0) | (ids >= config.vocabulary)
     if outside.any():

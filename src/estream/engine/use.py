@@ -41,7 +41,7 @@ def independent_tokens(shares: np.ndarray, used: np.ndarray, most: float) -> np.
         float64 [layers], by Newton's method from below: the function is concave.
 
     """
-    logs = np.log1p(-np.minimum(shares, 1 - 1e-9))
+    logs = _log_unused(shares)
     wanted = np.minimum(used, np.count_nonzero(shares, axis=-1) - 1e-3)
     tokens = np.ones(len(shares))
     for _ in range(_STEPS):
@@ -103,7 +103,7 @@ class LearnedUse:
         if found is None:
             shares = self.shares()
             tokens = np.sum([self._independent(shares, n) for n in shape.lengths], axis=0)
-            found = -np.expm1(tokens[:, None] * np.log1p(-np.minimum(shares, 1 - 1e-9)))
+            found = -np.expm1(tokens[:, None] * _log_unused(shares))
             self._known = {**self._known, shape.lengths: found} if len(self._known) < _LENGTHS else {shape.lengths: found}
         return found
 
@@ -175,9 +175,9 @@ class LearnedUse:
 
 def relative_use(chances: np.ndarray, used: int) -> float:
     """How many times as many tokens as expected a layer's ``used`` experts speak of, of which each had a chance; 0 to 4."""
-    if used >= min(chances.sum(), len(chances) - 0.5) and used > chances.sum() - 0.5 > len(chances) - 1.5:
+    if used == len(chances) and chances.sum() > len(chances) - 1:
         return 1.0
-    logs, low, high = np.log1p(-np.minimum(chances, 1 - 1e-9)), 0.0, 4.0
+    logs, low, high = _log_unused(chances), 0.0, 4.0
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if len(chances) - np.exp(middle * logs).sum() < used:
@@ -185,6 +185,11 @@ def relative_use(chances: np.ndarray, used: int) -> float:
         else:
             high = middle
     return (low + high) / 2
+
+
+def _log_unused(chances: np.ndarray) -> np.ndarray:
+    """The logarithm of each chance not to be used; finite where use is certain."""
+    return np.asarray(np.log1p(-np.minimum(chances, 1 - 1e-9)))
 
 
 def _bucket(tokens: float) -> int:

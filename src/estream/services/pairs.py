@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from estream.engine.batch import token_ids
 from estream.errors import PromptError
 from estream.text.segments import PromptBuilder, Segment, TextRule, document, encode_segments
 
@@ -58,16 +59,7 @@ def pair_of(prompts: PromptBuilder, context: str | Ids, continuation: str | Ids,
 
 def ids_of(prompts: PromptBuilder, given: Ids, which: str) -> np.ndarray:
     """Token ids as int32 [tokens], which the vocabulary has. Raises PromptError."""
-    try:
-        ids = np.asarray(given)
-    except (ValueError, OverflowError) as error:
-        raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids") from error
-    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-        raise PromptError(f"{which} must be text or a flat sequence of whole-number token ids")
-    vocabulary = prompts.config.vocabulary
-    if (outside := (ids < 0) | (ids >= vocabulary)).any():
-        raise PromptError(f"{which} has id {ids[outside][0]}, the vocabulary is 0..{vocabulary - 1}")
-    return ids.astype(np.int32)
+    return token_ids(given, which, prompts.config, part=True)
 
 
 def _of_texts(
