@@ -90,7 +90,7 @@ def open_rows(path: Path, place: Place = Place()) -> Rows:
         rows = _json if first[1].lstrip().startswith("{") else _texts
         return Rows(rows(chain([first], lines), "standard input"), None)
     if not path.is_file():
-        raise OptionError(f"--input: {path}: {'not a regular file' if path.exists() else 'there is no such file'}")
+        raise OptionError(f"{path}: {'not a regular file' if path.exists() else 'there is no such file'}")
     if path.suffix == ".parquet":
         return _parquet(path, place.index)
     rows = _json if path.suffix in _JSON else _texts
